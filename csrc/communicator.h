@@ -1,0 +1,97 @@
+// What the ops, plans and the C interface see of a backend. No torch, no Python.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "llcoll/types.h"
+
+namespace llcoll {
+
+enum class Policy : int32_t { kFast, kInvariant };
+
+struct Options {
+  std::string group_name;
+  int rank = 0;
+  int world_size = 1;
+  double timeout_s = 0;  // 0: wait forever
+  Policy policy = Policy::kFast;
+  bool allow_low_precision = false;
+  size_t scratch_bytes = 0;               // 0: the backend's default
+  Algorithm forced = Algorithm::kAuto;    // LLCOLL_ALGORITHM, already agreed over all ranks
+  bool debug = false;                     // LLCOLL_DEBUG=1 on every rank
+  uint64_t first_epoch = 0;               // tests start just below a wrap
+};
+
+// One all-reduce over `numel` contiguous elements; input may equal output, any other overlap is the caller's error.
+// Pointers may be unaligned. `stream` is a cudaStream_t, ignored on CPU.
+struct AllReduceCall {
+  const void* input;
+  void* output;
+  size_t numel;
+  DType dtype;
+  ReduceOp op;
+  Algorithm algorithm;
+  void* stream;
+};
+
+// Called now and then by a CPU wait once it has lasted longer than a spin: true ends the wait ("interrupted").
+// The Python layer installs one that looks for signals; without Python none is set.
+void set_interrupt_check(bool (*check)());
+bool interrupted();
+
+class Communicator {
+ public:
+  explicit Communicator(Options options) : options_(std::move(options)) {}
+  virtual ~Communicator() = default;
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  const Options& options() const { return options_; }
+  int rank() const { return options_.rank; }
+  int world_size() const { return options_.world_size; }
+
+  // The algorithm that runs for this call on every rank: `requested` (never a pointer or stride), LLCOLL_ALGORITHM
+  // or selection. kTorch: the caller hands the tensor to torch.distributed. Throws LlcollError where the algorithm
+  // cannot serve the type or operator.
+  virtual Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const = 0;
+
+  // Runs (CPU) or enqueues (CUDA) one call whose algorithm came from resolve().
+  virtual void all_reduce(const AllReduceCall& call) = 0;
+  virtual void barrier(void* stream) = 0;
+
+  // Throws what is pending: CollectiveTimeout, CollectiveAborted. Cheap.
+  virtual void check() = 0;
+  // Ends all waits on every rank; later calls raise CollectiveAborted.
+  virtual void abort(const std::string& reason) = 0;
+  // Debug mode: tells the peers that this rank raised in call `what` instead of taking part.
+  virtual void announce_error(const std::string& what) = 0;
+  // First call of shutdown: no call may follow. Never waits for a peer.
+  virtual void close() = 0;
+  bool closed() const { return closed_; }
+
+ protected:
+  Options options_;
+  bool closed_ = false;
+};
+
+// Registry: group_name -> communicator, one per shared object (so one per device type). "" names the default group.
+void register_communicator(const std::string& group_name, std::shared_ptr<Communicator> communicator, bool is_default);
+// Borrowed pointer, valid until unregister: ops look it up on each call. Throws LlcollError if there is none.
+Communicator& find_communicator(const char* group_name, size_t length);
+std::shared_ptr<Communicator> share_communicator(const std::string& group_name);
+// Closes and forgets it; false if there was none.
+bool unregister_communicator(const std::string& group_name);
+
+// Names as users write them ("sum", "one_shot_ll"); the parse functions throw LlcollError with the value and the choices.
+const char* name_of(DType dtype);
+const char* name_of(ReduceOp op);
+const char* name_of(Algorithm algorithm);
+ReduceOp parse_reduce_op(const char* text, size_t length);
+Algorithm parse_algorithm(const char* text, size_t length);
+
+}  // namespace llcoll
