@@ -30,7 +30,8 @@ $(STAMP): requirements-dev.txt .ci/make-env
 env: $(STAMP)
 
 build: $(STAMP)
-	@LLCOLL_SIM=$(LLCOLL_SIM) $(PY) setup.py -q build_ext --inplace
+	@mkdir -p build
+	@LLCOLL_SIM=$(LLCOLL_SIM) flock build/.lock $(PY) setup.py -q build_ext --inplace
 
 bench: build
 	$(ENV)/bin/torchrun --standalone --nproc-per-node $(NPROC) -m llcoll.bench $(BENCH_ARGS)

@@ -37,8 +37,8 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("csrc")  # setuptools wants paths relative to the root
 os.chdir(ROOT)
 
-# Torch-free sources that both shared objects need, each with its own registry.
-SHARED = ["check.cpp", "communicator.cpp", "select.cpp"]
+# Sources that both shared objects need, each with its own registry.
+SHARED = ["check.cpp", "communicator.cpp", "ops_common.cpp", "select.cpp"]
 CUDA_ONLY = ["ops_cuda*.cpp", "python_cuda*.cpp"]
 KERNELS = "cpu/kernels*.cpp"
 
@@ -183,6 +183,10 @@ class BuildExtensions(cpp_extension.BuildExtension):
         # Read here: setuptools clears `inplace` while it builds.
         in_place = self.inplace or getattr(self, "editable_mode", False)
         self.dev = bool(in_place) or os.environ.get("LLCOLL_DEV") == "1"
+        if self.dev:
+            self.build_temp += (
+                "-dev"  # a wheel's objects, for other architectures, stay as they are
+            )
 
     def build_extensions(self):
         archs = DEV_ARCHS if self.dev else WHEEL_ARCHS
