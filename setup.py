@@ -184,9 +184,8 @@ class BuildExtensions(cpp_extension.BuildExtension):
         in_place = self.inplace or getattr(self, "editable_mode", False)
         self.dev = bool(in_place) or os.environ.get("LLCOLL_DEV") == "1"
         if self.dev:
-            self.build_temp += (
-                "-dev"  # a wheel's objects, for other architectures, stay as they are
-            )
+            # A wheel's objects, for other architectures, stay as they are.
+            self.build_temp += "-dev"
 
     def build_extensions(self):
         archs = DEV_ARCHS if self.dev else WHEEL_ARCHS
