@@ -37,8 +37,8 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("csrc")  # setuptools wants paths relative to the root
 os.chdir(ROOT)
 
-# Sources that both shared objects need, each with its own registry.
-SHARED = ["check.cpp", "communicator.cpp", "ops_common.cpp", "select.cpp"]
+# csrc/*.cpp go into both shared objects, each with its own registry, except for these.
+CPU_ONLY = ["ops.cpp", "python.cpp"]
 CUDA_ONLY = ["ops_cuda*.cpp", "python_cuda*.cpp"]
 KERNELS = "cpu/kernels*.cpp"
 
@@ -144,11 +144,12 @@ def make_extensions():
         )
     ]
     if choose_cuda():
-        shared = [str(CSRC / name) for name in SHARED if (CSRC / name).exists()]
+        cpu_only = glob(*CPU_ONLY)
+        shared = [path for path in glob("*.cpp") if path not in cpu_only]
         extensions.append(
             cpp_extension.CUDAExtension(
                 "llcoll._cuda",
-                glob("cuda/*.cu", "cuda/*.cpp") + cuda_only + shared,
+                glob("cuda/*.cu", "cuda/*.cpp") + shared,
                 include_dirs=list(includes),
                 py_limited_api=True,
                 extra_compile_args={
