@@ -72,6 +72,7 @@ class JobHandle:
             for command, env in zip(commands, envs, strict=True)
         ]
         self.streams: list[Any] = []
+        self.is_dead = False  # a rank gave no answer: no contender of this job can run again
         self.contenders: dict[str, str | None] = {}
         self.versions: dict[str, str] = {}
         self.estimates: dict[tuple[str, str, int], float] = {}
@@ -107,6 +108,8 @@ class JobHandle:
 
     def run(self, block: dict[str, Any], cpus: list[int]) -> dict[str, Any]:
         """Runs a block on all ranks. The figure is the slowest rank's."""
+        if self.is_dead:
+            raise JobFailed(f"{self.name} no longer answers")
         for rank, stream in enumerate(self.streams):
             stream.write(json.dumps({**block, "cpu": cpus[rank % len(cpus)]}) + "\n")
             stream.flush()
@@ -117,6 +120,7 @@ class JobHandle:
             except TimeoutError:
                 line = ""
             if not line:
+                self.is_dead = True
                 raise JobFailed(f"{self.name} rank {rank} gave no answer: {self.tail()}")
             answers.append(json.loads(line))
         errors = [answer["error"] for answer in answers if "error" in answer]

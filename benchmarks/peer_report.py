@@ -194,9 +194,9 @@ def markdown(result: dict[str, Any]) -> str:
         + f". llcoll commit {about['commit']}.\n",
         f"Microseconds per in-place all-reduce, median of {about['rounds']} interleaved rounds. "
         f"near: a cache line moves between the CPUs in under {about['near_below_ns']:.0f} ns one "
-        f"way; far: longer. Blocks in each state: {about['states']}. Blocks whose ranks "
-        f"waited more than 5% of the time for a core: {about['disturbed']:.0%}. MPI has no "
-        "bfloat16 and sums uint16 instead.\n",
+        f"way; far: longer. Blocks in each state: {about['states']}. Blocks in which a "
+        f"rank waited over 5% of the time for a core (expected with more ranks than CPUs): "
+        f"{about['disturbed']:.0%}. MPI has no bfloat16 and sums uint16 instead.\n",
     ]
     text += [f"Skipped: {name}: {why}.\n" for name, why in about["skipped"].items()]
     for state in STATES:
