@@ -9,7 +9,7 @@ struct Topology {
   bool cuda = false;
   bool shares_device = false;  // loopback: several ranks on one GPU
   bool has_multicast = false;
-  bool wide_packets = true;    // 16-byte single-copy atomicity between all pairs
+  bool wide_packets = true;  // 16-byte single-copy atomicity between all pairs
 };
 
 // True where `algorithm` can serve the type and operator at all (design: sentinel only for floating types, LL128 sums).

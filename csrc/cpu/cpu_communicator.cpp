@@ -1,0 +1,237 @@
+#include "cpu/cpu_communicator.h"
+
+#include <cstring>
+#include <mutex>
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+#include "check.h"
+#include "cpu/cpu_wait.h"
+#include "cpu/cross_check.h"
+#include "cpu/kernels.h"
+#include "cpu/shm.h"
+#include "llcoll/flag.h"
+#include "llcoll/group.h"
+#include "llcoll/sentinel.h"
+#include "select.h"
+
+namespace llcoll {
+namespace {
+
+using PlainMemory = HostMemory<false>;
+enum Protocol { kLl, kSentinel, kFlag, kNumProtocols };
+
+using FindKernel = CpuKernel (*)(const CpuKernelKey&);
+FindKernel find_kernels() {
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+      __builtin_cpu_supports("avx512dq")) {
+    return avx512::find_cpu_kernel;
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return avx2::find_cpu_kernel;
+  return sse2::find_cpu_kernel;
+#else
+  return plain::find_cpu_kernel;
+#endif
+}
+
+// Results must not depend on the caller's rounding and flush-to-zero mode: every rank computes the same sums.
+class DefaultFloatMode {
+ public:
+#if defined(__x86_64__)
+  DefaultFloatMode() : saved_(_mm_getcsr()) {
+    if ((saved_ & kModeBits) != 0) [[unlikely]]
+      _mm_setcsr(saved_ & ~kModeBits);
+  }
+  ~DefaultFloatMode() {
+    if ((saved_ & kModeBits) != 0) [[unlikely]]
+      _mm_setcsr(saved_);
+  }
+
+ private:
+  static constexpr unsigned kModeBits = 0x8000u | 0x6000u | 0x0040u;  // flush, rounding, denormals-are-zero
+  unsigned saved_;
+#endif
+};
+
+constexpr size_t kPage = 4096;
+constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// One segment: control, mailbox, then the three scratches. The same on every rank.
+struct SegmentPlan {
+  size_t scratch_offset[kNumProtocols];
+  ScratchShape shape[kNumProtocols];
+  size_t bytes;
+};
+
+template <template <class> class ProtocolOf>
+ScratchShape shape_for(size_t bytes, int num_ranks, const char* what) {
+  using P = ProtocolOf<PlainMemory>;
+  const uint32_t regions = P::kPush ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
+  ScratchShape shape{};
+  shape.num_channels = 1;
+  shape.num_buffers = P::kBuffers;
+  shape.slot_bytes = P::kSlotBytes;
+  shape.ready_bytes = P::kPush ? 0 : 64;  // a line each: neighbours are polled by different ranks
+  shape.num_ranks = num_ranks;
+  const size_t slots = bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits;
+  check_that(slots >= size_t{regions} * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ",
+             what, " slots get ", bytes, " bytes of it and need ",
+             size_t{regions} * kStrideUnits * P::kSlotBytes * P::kBuffers);
+  shape.slots_per_channel = static_cast<uint32_t>(slots);
+  return shape;
+}
+
+SegmentPlan plan_segment(const Options& options) {
+  const int n = options.world_size;
+  size_t budget = options.scratch_bytes;
+  if (budget == 0) budget = n <= 2 ? 8u << 20 : 24u << 20;
+  SegmentPlan plan{};
+  plan.shape[kLl] = shape_for<Ll>(budget / 16, n, "LL");
+  plan.shape[kSentinel] = shape_for<Sentinel>(budget / 4, n, "sentinel");
+  plan.shape[kFlag] = shape_for<Flag>(budget - budget / 16 - budget / 4, n, "flag");
+  size_t offset = round_up(sizeof(Control) + sizeof(Mailbox), kPage);
+  for (int p = 0; p < kNumProtocols; ++p) {
+    plan.scratch_offset[p] = offset;
+    offset = round_up(offset + plan.shape[p].bytes(), kPage);
+  }
+  plan.bytes = offset;
+  return plan;
+}
+
+Protocol protocol_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShotLl:
+    case Algorithm::kTwoShotLl:
+      return kLl;
+    case Algorithm::kOneShotSentinel:
+    case Algorithm::kTwoShotSentinel:
+      return kSentinel;
+    default:
+      return kFlag;
+  }
+}
+
+class CpuCommunicator final : public Communicator {
+ public:
+  CpuCommunicator(const Options& options, const AllGather& all_gather) : Communicator(options) {
+    agree(all_gather, rank(), "allocating shared memory", [&] {
+      plan_ = plan_segment(options_);
+      own_ = Segment::create(plan_.bytes, world_size());
+      clear(options_.first_epoch);
+    });
+    // Nobody can send before every rank has cleared: the exchange begins and ends with rounds of the bootstrap.
+    if (world_size() > 1) {
+      segments_ =
+          exchange_segments(own_, rank(), world_size(), all_gather, options_.timeout_s, [] { return interrupted(); });
+    } else {
+      segments_.push_back(own_.view());
+    }
+    std::vector<Control*> controls;
+    std::vector<Mailbox*> boxes;
+    for (const Segment& segment : segments_) {
+      controls.push_back(reinterpret_cast<Control*>(segment.data()));
+      boxes.push_back(reinterpret_cast<Mailbox*>(segment.data() + sizeof(Control)));
+    }
+    for (int p = 0; p < kNumProtocols; ++p) {
+      scratch_[p].shape = plan_.shape[p];
+      scratch_[p].rank = rank();
+      for (int r = 0; r < world_size(); ++r) {
+        scratch_[p].memory[r] = reinterpret_cast<char*>(segments_[r].data() + plan_.scratch_offset[p]);
+      }
+    }
+    wait_ = std::make_unique<CpuWait>(options_, controls);
+    if (options_.debug) cross_check_ = std::make_unique<CrossCheck>(rank(), boxes, *wait_);
+  }
+
+  Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
+    return resolve_algorithm(options_, Topology{}, numel, dtype, op, requested);
+  }
+
+  void all_reduce(const AllReduceCall& call) override {
+    const std::lock_guard lock(mutex_);
+    wait_->begin("all_reduce", name_of(call.algorithm));
+    check_usable();
+    if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
+    run(call);
+  }
+
+  void barrier(void*) override {
+    const std::lock_guard lock(mutex_);
+    wait_->begin("barrier", name_of(Algorithm::kOneShotFlag));
+    check_usable();
+    run({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr});
+  }
+
+  void check() override { wait_->throw_if_failed(); }
+  void abort(const std::string&) override { wait_->abort_all({ErrorKind::kAborted, rank(), -1}); }
+  void announce_error(const std::string& what) override {
+    if (!cross_check_ || closed_) return;
+    const std::lock_guard lock(mutex_);
+    cross_check_->announce(what);
+  }
+  void close() override { closed_ = true; }
+
+ private:
+  // Records start at `epoch`, so that tests can begin just below a wrap; sentinel slots are empty, the rest is zero.
+  void clear(uint64_t epoch) {
+    for (int p = 0; p < kNumProtocols; ++p) {
+      char* scratch = reinterpret_cast<char*>(own_.data() + plan_.scratch_offset[p]);
+      const ScratchShape& shape = plan_.shape[p];
+      if (p == kSentinel) std::memset(scratch, 0xFF, shape.slots_bytes());
+      auto* record = reinterpret_cast<Record*>(scratch + shape.records_offset());
+      *record = Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0};
+    }
+  }
+
+  uint64_t epoch_of(Protocol p) const {
+    return reinterpret_cast<const Record*>(scratch_[p].memory[rank()] + plan_.shape[p].records_offset())->epoch;
+  }
+
+  void check_usable() {
+    check_that(!closed_, "the communicator of group '", options_.group_name, "' was shut down");
+    wait_->throw_if_failed();
+  }
+
+  void run(const AllReduceCall& call) {
+    const Protocol p = protocol_of(call.algorithm);
+    const bool two = is_two_shot(call.algorithm);
+    const size_t bytes = call.numel * element_bytes(call.dtype);
+    const int unit_bytes = p == kLl ? 8 : PlainMemory::kWidestUnit;
+    const int n = world_size();
+    const uint32_t regions = p == kFlag ? pull_regions(two ? 2 : 1, n) : push_regions(two ? 2 : 1, n);
+    const uint32_t max_chunk = plan_.shape[p].slots_per_channel / regions / kStrideUnits * kStrideUnits;
+    const Plan cut = make_plan((bytes + unit_bytes - 1) / unit_bytes, two ? n : 1, 1, max_chunk);
+    const Message message =
+        make_message(call.input, call.output, bytes, element_bytes(call.dtype), unit_bytes, true, true);
+    const CpuKernel kernel = find_kernel_({call.algorithm, call.dtype, call.op, n, bytes >= kStreamFrom});
+    check_that(kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
+    {
+      const DefaultFloatMode mode;
+      kernel(wait_.get(), &scratch_[p], &message, &cut, call.op);
+    }
+    if (wait_->aborted()) [[unlikely]]
+      wait_->throw_if_failed();
+  }
+
+  static constexpr size_t kStreamFrom = 64 * 1024;
+
+  SegmentPlan plan_{};
+  Segment own_;
+  std::vector<Segment> segments_;
+  Scratch scratch_[kNumProtocols]{};
+  std::unique_ptr<CpuWait> wait_;
+  std::unique_ptr<CrossCheck> cross_check_;
+  FindKernel find_kernel_ = find_kernels();
+  std::mutex mutex_;  // calls of several threads: one scratch, one order
+};
+
+}  // namespace
+
+std::shared_ptr<Communicator> make_cpu_communicator(const Options& options, const AllGather& all_gather) {
+  return std::make_shared<CpuCommunicator>(options, all_gather);
+}
+
+}  // namespace llcoll

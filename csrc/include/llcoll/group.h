@@ -1,0 +1,59 @@
+// Who executes a collective: the group policy. One source of the algorithms serves all of them.
+//
+//   rank, size      this member and how many there are      channel    which channel of the scratch they serve
+//   sync()          barrier of the members (CTA scope)      any(b)     the same, and true where any member said true
+//   each(n, f)      the phase loop: f(i) for i in [0, n), split over the members; the same i always meets the same
+//                   member, so whoever reads an input element is the one that later overwrites it (in-place calls)
+//   kOnce           each() runs f at most once per member: a value may be kept from one phase to the next
+//   last_receive()  nothing after this waits for a peer: dependent launches may start
+#pragma once
+
+#include "llcoll/word.h"
+
+namespace llcoll {
+inline namespace LLC_ISA {
+
+// One thread alone: a CPU rank, or a fiber of the simulator.
+struct Solo {
+  static constexpr bool kOnce = false;
+  uint32_t rank = 0;
+  uint32_t size = 1;
+  uint32_t channel = 0;
+  LLC_FN void sync() const {}
+  LLC_FN bool any(bool value) const { return value; }
+  LLC_FN void last_receive() const {}
+  template <class F>
+  LLC_FN void each(uint32_t n, F&& f) const {
+    for (uint32_t i = 0; i < n; ++i) f(i);
+  }
+};
+
+#if defined(__CUDACC__)
+// All threads of a CTA; the CTA index is the channel.
+template <bool once>
+struct Cta {
+  static constexpr bool kOnce = once;
+  uint32_t rank = threadIdx.x;
+  uint32_t size = blockDim.x;
+  uint32_t channel = blockIdx.x;
+  bool trigger_dependents = false;
+  LLC_FN void sync() const { __syncthreads(); }
+  LLC_FN bool any(bool value) const { return __syncthreads_or(value); }
+  LLC_FN void last_receive() const {
+#if __CUDA_ARCH__ >= 900
+    if (trigger_dependents) cudaTriggerProgrammaticLaunchCompletion();
+#endif
+  }
+  template <class F>
+  LLC_FN void each(uint32_t n, F&& f) const {
+    if constexpr (once) {
+      if (rank < n) f(rank);
+    } else {
+      for (uint32_t i = rank; i < n; i += size) f(i);
+    }
+  }
+};
+#endif
+
+}  // namespace LLC_ISA
+}  // namespace llcoll

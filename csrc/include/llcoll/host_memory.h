@@ -1,0 +1,166 @@
+// Memory policy for shared host memory: compiler atomics (a std::atomic function that is not inlined could be shared
+// between instruction sets), streaming stores, bounded waits. g++ and clang only.
+//
+// Order on this side: x86 keeps stores in order and loads in order, so a packet is its payload, then a release store of
+// its flag; relaxed polls cost what acquire polls cost. Streaming stores leave that order: they need sfence before the
+// flag (a release store alone does not order them).
+#pragma once
+
+#include <cstring>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+#include "llcoll/layout.h"
+
+namespace llcoll {
+
+// What a wait of this process needs besides the data; lives in the communicator and is compiled once, for the plain
+// instruction set.
+class HostWait {
+ public:
+  struct Patience {
+    uint64_t start_ns = 0;  // 0: not slow yet
+    uint32_t polls = 0;
+    bool published = false;
+    bool at_limit = false;
+    bool warned = false;
+  };
+  virtual bool wait_on(Patience& patience, int source, uint64_t epoch) = 0;
+  virtual void stop_waiting() = 0;
+  virtual bool aborted() const = 0;
+
+ protected:
+  ~HostWait() = default;
+};
+
+inline namespace LLC_ISA {
+
+template <bool kStreaming>
+struct HostMemory {
+  static constexpr int kWidestUnit = 64;
+  // Chunks are staged one ahead; the ring is larger than a core's L2, so that a line is written again only after it
+  // left the reader's cache (a store to a line that a peer still holds costs a round trip).
+  static constexpr int kFlagAhead = 1;
+  static constexpr int kFlagBuffers = 64;
+  static constexpr uint32_t kPollsPerBurst = 64;
+  using Patience = HostWait::Patience;
+
+  HostWait* wait;
+
+  LLC_FN void store_packet(Packet* at, Packet packet) const {
+    __atomic_store_n(&at->payload, packet.payload, __ATOMIC_RELAXED);
+    __atomic_store_n(&at->flag, packet.flag, __ATOMIC_RELEASE);
+  }
+  LLC_FN Packet load_packet(const Packet* at) const {
+    Packet p;
+    p.flag = __atomic_load_n(&at->flag, __ATOMIC_ACQUIRE);
+    p.payload = __atomic_load_n(&at->payload, __ATOMIC_RELAXED);
+    return p;
+  }
+
+  // Polled units: the compiler must neither keep nor merge them; each word is read once per call.
+  template <class Unit>
+  LLC_FN void store_unit(Unit* at, Unit value) const {
+    *at = value;
+    asm volatile("" ::: "memory");
+  }
+  template <class Unit>
+  LLC_FN Unit load_unit(const Unit* at) const {
+    asm volatile("" ::: "memory");
+    Unit value = *at;
+    asm volatile("" : "+m"(value));
+    return value;
+  }
+
+  template <class Unit>
+  LLC_FN void put(Unit* at, Unit value) const {
+#if defined(__x86_64__)
+    if constexpr (kStreaming) {
+      stream(at, value);
+      return;
+    }
+#endif
+    *at = value;
+  }
+  template <class Unit>
+  LLC_FN Unit get(const Unit* at) const {
+    return *at;
+  }
+
+  LLC_FN void fence_release() const {
+#if defined(__x86_64__)
+    if constexpr (kStreaming) _mm_sfence();
+#endif
+    __atomic_thread_fence(__ATOMIC_RELEASE);
+  }
+  LLC_FN void fence_acquire() const { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
+  LLC_FN void fence() const { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
+
+  template <class Unit>
+  LLC_FN Unit read(const char* at) const {
+    Unit value;
+    std::memcpy(&value, at, sizeof(Unit));
+    return value;
+  }
+  template <class Unit>
+  LLC_FN void write(char* at, Unit value) const {
+    std::memcpy(at, &value, sizeof(Unit));
+  }
+  template <class Unit>
+  LLC_FN Unit read_part(const char* from, uint64_t offset, uint64_t num_bytes, uint32_t) const {
+    Unit value{};
+    if (offset < num_bytes) std::memcpy(&value, from + offset, part_bytes<Unit>(offset, num_bytes));
+    return value;
+  }
+  template <class Unit>
+  LLC_FN void write_part(char* to, uint64_t offset, uint64_t num_bytes, uint32_t, Unit value) const {
+    if (offset < num_bytes) std::memcpy(to + offset, &value, part_bytes<Unit>(offset, num_bytes));
+  }
+
+  LLC_FN Record load_record(const Record* at) const { return *at; }
+  LLC_FN void store_record(Record* at, Record record) const { *at = record; }
+
+  LLC_FN bool aborted() const { return wait->aborted(); }
+  LLC_FN bool keep_polling(Patience& patience) const {
+#if defined(__x86_64__)
+    _mm_pause();
+#endif
+    return ++patience.polls % kPollsPerBurst != 0;
+  }
+  LLC_FN bool wait_on(Patience& patience, int source, uint64_t epoch) const {
+    return wait->wait_on(patience, source, epoch);
+  }
+  LLC_FN void stop_waiting(const Patience& patience) const {
+    if (patience.published) wait->stop_waiting();
+  }
+
+ private:
+  template <class Unit>
+  static LLC_FN size_t part_bytes(uint64_t offset, uint64_t num_bytes) {
+    return num_bytes - offset < sizeof(Unit) ? num_bytes - offset : sizeof(Unit);
+  }
+#if defined(__x86_64__)
+  template <class Unit>
+  static LLC_FN void stream(Unit* at, const Unit& value) {
+#if defined(__AVX512F__)
+    using V = __m512i;
+    auto one = [](V* to, V v) { _mm512_stream_si512(to, v); };
+#elif defined(__AVX2__)
+    using V = __m256i;
+    auto one = [](V* to, V v) { _mm256_stream_si256(to, v); };
+#else
+    using V = __m128i;
+    auto one = [](V* to, V v) { _mm_stream_si128(to, v); };
+#endif
+    static_assert(sizeof(Unit) % sizeof(V) == 0);
+    V parts[sizeof(Unit) / sizeof(V)];
+    std::memcpy(parts, &value, sizeof(Unit));
+    for (unsigned v = 0; v < sizeof(Unit) / sizeof(V); ++v) one(reinterpret_cast<V*>(at) + v, parts[v]);
+  }
+#endif
+};
+
+}  // namespace LLC_ISA
+}  // namespace llcoll

@@ -1,0 +1,65 @@
+// Two-shot all-reduce: reduce-scatter (rank p reduces part p), then all-gather, both in one epoch by one protocol.
+#pragma once
+
+#include "llcoll/one_shot.h"
+
+namespace llcoll {
+inline namespace LLC_ISA {
+
+template <template <class> class ProtocolOf, class Type, int ranks, class Op, class Memory, class Group>
+LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, const Message& message, const Plan& plan,
+                     Op op) {
+  using Protocol = ProtocolOf<Memory>;
+  using Unit = typename Protocol::Unit;
+  const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
+  const int rank = scratch.rank;
+  const uint32_t num_regions = Protocol::kPush ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
+  run_epochs<Protocol, Type>(
+      mem, group, scratch, plan, num_regions,
+      [&](const auto& stage, uint32_t begin, uint32_t count) {
+        group.each(count, [&](uint32_t i) {
+          LLC_UNROLL
+          for (int peer = 0; peer < num_ranks; ++peer) {
+            if (peer != rank) stage.send(0, peer, i, message.read<Unit>(mem, peer * plan.part + begin + i));
+          }
+        });
+        stage.flush(0);
+      },
+      [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
+        bool arrived = stage.ready(0);
+        if (!arrived) return false;
+        group.each(count, [&](uint32_t i) {
+          const uint32_t at = rank * plan.part + begin + i;
+          const Unit own = message.read<Unit>(mem, at);
+          Unit sum;
+          if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, false, sum);
+          if (!arrived) return;
+          stage.bcast(1, i, sum, num_ranks);
+          message.write(mem, at, sum);
+        });
+        // A pull protocol has a barrier in flush and ready; a member of a push protocol that failed must not leave the
+        // others waiting for results it never sent, so nobody is asked here: they fail by their own limit.
+        if (!Protocol::kPush && group.any(!arrived)) return false;
+        stage.flush(1);
+        if (arrived) arrived = stage.ready(1);
+        group.each(count, [&](uint32_t i) {
+          for (int source = 0; source < num_ranks; ++source) {
+            if (source == rank || !arrived) continue;
+            Unit w{};
+            arrived = wait_until(
+                mem, stage.epoch, [&] { return stage.try_recv_shared(1, source, i, w); }, [&] { return source; });
+            if (arrived) message.write(mem, source * plan.part + begin + i, w);
+          }
+        });
+        if (last) group.last_receive();
+        return arrived;
+      },
+      [&](uint32_t begin, uint32_t count) {
+        for (uint32_t i = group.rank; i < count; i += group.size) {
+          for (int p = 0; p < num_ranks; ++p) message.write(mem, p * plan.part + begin + i, poison<Type, Unit>());
+        }
+      });
+}
+
+}  // namespace LLC_ISA
+}  // namespace llcoll
