@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import socket
@@ -138,7 +139,8 @@ class JobHandle:
 
     def close(self) -> None:
         for stream in self.streams:
-            stream.close()
+            with contextlib.suppress(OSError):  # a dead rank: its pipe is broken
+                stream.close()
         for process in self.processes:
             for end in (lambda: None, process.terminate, process.kill):
                 end()
