@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
+import cases
 import harness
 import pytest
 
@@ -12,8 +14,14 @@ import pytest
 def close_ranks() -> Iterator[None]:
     yield
     harness.close()
+    cases.drop_shared_data()
 
 
-@pytest.fixture(scope="session")
-def device() -> str:
-    return harness.DEVICE
+def pytest_collection_modifyitems(items: list[Any]) -> None:
+    """Inside a file, tests of one world size run together: they share a pool of ranks."""
+    files = {item.path: idx for idx, item in reversed(list(enumerate(items)))}
+
+    def world(item: Any) -> int:
+        return getattr(item, "callspec", None) and item.callspec.params.get("world", 0) or 0
+
+    items.sort(key=lambda item: (files[item.path], world(item)))

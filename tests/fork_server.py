@@ -1,8 +1,9 @@
 """A process that has imported torch once and forks ranks on demand.
 
-Importing torch takes seconds, a fork takes milliseconds. The server has one thread and never starts a process
-group or CUDA, so its children are as good as fresh interpreters. It signals only children that it has not reaped, so
-no pid can have been reused, and it takes every child with it when it ends.
+Importing torch takes seconds, a fork takes milliseconds. The server has one thread and never starts
+a process group or CUDA, so its children are as good as fresh interpreters. It signals only children
+that it has not reaped, so no pid can have been reused, and it takes every child with it when it
+ends.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ def receive_message(sock: socket.socket) -> Any:
     return pickle.loads(_receive_exactly(sock, size))
 
 
-def _child_main(channel: socket.socket, env: dict[str, str], log_path: str, parent_pid: int) -> None:
+def _child_main(
+    channel: socket.socket, env: dict[str, str], log_path: str, parent_pid: int
+) -> None:
     die_with_parent(parent_pid)
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -60,8 +63,8 @@ def _child_main(channel: socket.socket, env: dict[str, str], log_path: str, pare
     os.dup2(log_fd, 2)
     os.close(log_fd)
     os.environ.update(env)
-    sys.stdout = open(1, "w", buffering=1, closefd=False)
-    sys.stderr = open(2, "w", buffering=1, closefd=False)
+    sys.stdout = open(1, "w", buffering=1, closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     state: dict[str, Any] = {}
@@ -111,7 +114,9 @@ class Server:
         except BaseException:
             traceback.print_exc()
         if status == 0:
-            sys.exit(0)  # the interpreter's ordinary exit: atexit handlers and destructors are under test too
+            sys.exit(
+                0
+            )  # the interpreter's ordinary exit: atexit handlers and destructors are under test too
         os._exit(status)
 
     def wait(self, pid: int, seconds: float) -> int | None:
@@ -146,7 +151,9 @@ class Server:
 def main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     die_with_parent(int(sys.argv[2]))
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal's Ctrl-C is for pytest, which ends us
+    signal.signal(
+        signal.SIGINT, signal.SIG_IGN
+    )  # the terminal's Ctrl-C is for pytest, which ends us
     for name in ("numpy", "torch", "torch.distributed"):
         importlib.import_module(name)
     server = Server(control)

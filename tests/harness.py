@@ -1,13 +1,15 @@
 """Runs N ranks as child processes and hands back what each returned or raised.
 
-The ranks are forked from a server that has imported torch (fork_server.py); the rendezvous store lives in the pytest
-process, so it survives every rank. A function that ranks run is `function(state, *args)` from an importable module
-that stays free of pytest; `state` is the rank's own dictionary and lives as long as the rank. Everything has a
-deadline: ranks past it print their stacks, are killed by pid and show up as `hung`.
+The ranks are forked from a server that has imported torch (fork_server.py); the rendezvous store
+lives in the pytest process, so it survives every rank. A function that ranks run is
+`function(state, *args)` from an importable module that stays free of pytest; `state` is the rank's
+own dictionary and lives as long as the rank. Everything has a deadline: ranks past it print their
+stacks, are killed by pid and show up as `hung`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import select
@@ -28,7 +30,7 @@ from fork_server import receive_message, send_message
 
 TESTS = Path(__file__).resolve().parent
 DEVICE = os.environ.get("LLCOLL_TEST_DEVICE", "cpu")
-ONE_THREAD = {name: "1" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 @dataclass
@@ -67,7 +69,9 @@ class _Server:
         # The llcoll that this process would import, in the tree or installed.
         spec = importlib.util.find_spec("llcoll")
         package = [str(Path(spec.origin).parents[1])] if spec and spec.origin else []
-        path = os.pathsep.join([str(TESTS), *package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)])
+        path = os.pathsep.join(
+            [str(TESTS), *package, *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
+        )
         self.process = subprocess.Popen(
             [sys.executable, str(TESTS / "fork_server.py"), str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
@@ -109,7 +113,7 @@ def server() -> _Server:
 
 
 class Ranks:
-    """N processes, rank 0..N-1 of a Gloo process group, with `llcoll.init()` done unless asked otherwise."""
+    """N processes, ranks of a Gloo process group, with `llcoll.init()` done unless told not to."""
 
     def __init__(
         self,
@@ -131,7 +135,11 @@ class Ranks:
         name = f"job{next(home.names)}"
         for rank in range(world_size):
             log_path = os.path.join(home.directory.name, f"{name}.{rank}.log")
-            rank_specific = {"LOCAL_RANK": str(rank), **(env or {}), **(rank_env or {}).get(rank, {})}
+            rank_specific = {
+                "LOCAL_RANK": str(rank),
+                **(env or {}),
+                **(rank_env or {}).get(rank, {}),
+            }
             pid, channel = home.fork(rank_specific, log_path)
             self.pids.append(pid)
             self._channels.append(channel)
@@ -158,10 +166,9 @@ class Ranks:
         """Sends the job; `per_rank[r]` precedes the common arguments on rank r."""
         for rank in range(self.world_size) if ranks is None else ranks:
             own = per_rank[rank] if per_rank else ()
-            try:
+            # A dead rank is reported by collect().
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 send_message(self._channels[rank], (module, function, (*own, *args), kwargs))
-            except (BrokenPipeError, ConnectionResetError):
-                pass  # its death is reported by collect()
 
     def collect(self, timeout: float, ranks: Sequence[int] | None = None) -> list[Outcome]:
         wanted = list(range(self.world_size) if ranks is None else ranks)
@@ -169,7 +176,9 @@ class Ranks:
         deadline = time.monotonic() + timeout
         while len(outcomes) < len(wanted):
             waiting = {self._channels[r]: r for r in wanted if r not in outcomes}
-            ready, _, _ = select.select(list(waiting), [], [], max(0.0, deadline - time.monotonic()))
+            ready, _, _ = select.select(
+                list(waiting), [], [], max(0.0, deadline - time.monotonic())
+            )
             if not ready:
                 break
             for channel in ready:
@@ -193,7 +202,9 @@ class Ranks:
             reply = receive_message(self._channels[rank])
         except (EOFError, ConnectionResetError):
             status = server().call("wait", self.pids[rank], 5.0)
-            return Outcome(rank, "died", value=status, text=f"status {status}", details=self.log(rank))
+            return Outcome(
+                rank, "died", value=status, text=f"status {status}", details=self.log(rank)
+            )
         if reply[0] == "value":
             return Outcome(rank, "value", reply[1])
         return Outcome(rank, "error", error=reply[1], text=reply[2], details=reply[3])
@@ -225,7 +236,10 @@ class Ranks:
         server().call("signal", self.pids[rank], number)
 
     def leave(self, timeout: float = 20) -> list[int | None]:
-        """Ends the ranks as a script that falls off its end would; their exit statuses, None for a hung one."""
+        """Ends the ranks as a script that falls off its end would.
+
+        Their exit statuses; None for a hung one.
+        """
         for channel in self._channels:
             channel.close()
         deadline = time.monotonic() + timeout
@@ -272,5 +286,3 @@ def close() -> None:
     if _server is not None:
         _server.close()
         _server = None
-
-

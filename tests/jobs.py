@@ -41,7 +41,9 @@ def join(
         llcoll.init(device=device, **init_options)
 
 
-def tensor_of(state: State, values: list[float], dtype: torch.dtype = torch.float32) -> torch.Tensor:
+def tensor_of(
+    state: State, values: list[float], dtype: torch.dtype = torch.float32
+) -> torch.Tensor:
     return torch.tensor(values, dtype=dtype, device=state["device"])
 
 

@@ -1,7 +1,8 @@
-"""Bit-exact reference of an all-reduce: what every algorithm must give, on every rank and in every run.
+"""Bit-exact reference of an all-reduce: what every algorithm gives on every rank, in every run.
 
-Works on bit patterns in numpy, independent of torch: 16-bit and 8-bit floats are widened to float32, combined in rank
-order from rank 0's value, and rounded once. A NaN result is the type's one canonical NaN.
+Works on bit patterns in numpy, independent of torch: 16-bit and 8-bit floats are widened to
+float32, combined in rank order from rank 0's value, and rounded once. A NaN result is the type's
+one canonical NaN.
 """
 
 from __future__ import annotations
@@ -160,12 +161,14 @@ def all_reduce(name: str, op: str, stacked: Array) -> Array:
                 acc = _extreme(op, acc, value)
         if op == "avg":
             is_float = TYPES[name].is_float
-            acc = acc / acc.dtype.type(num_ranks) if is_float else _truncating_divide(acc, num_ranks)
+            acc = (
+                acc / acc.dtype.type(num_ranks) if is_float else _truncating_divide(acc, num_ranks)
+            )
     return narrow(name, acc)
 
 
 def special_bits(name: str) -> Array:
-    """Patterns worth mixing with each other: zeros, ones, extremes, subnormals, infinities, NaNs with many payloads."""
+    """Patterns worth mixing: zeros, extremes, subnormals, infinities, NaNs of many payloads."""
     kind = TYPES[name]
     width = np.dtype(kind.bits).itemsize * 8
     if name == "bool":
@@ -180,12 +183,20 @@ def special_bits(name: str) -> Array:
     quiet = 1 << (mantissa - 1)
     one = {"float64": 1023, "float32": 127, "float16": 15, "bfloat16": 127}[name] << mantissa
     positive = [0, 1, 2, (1 << mantissa) - 1, 1 << mantissa, one, one + 1, infinity - 1, infinity]
-    positive += [infinity | 1, infinity | quiet, infinity | quiet | 1, infinity | (quiet - 1), top - 1]
+    positive += [
+        infinity | 1,
+        infinity | quiet,
+        infinity | quiet | 1,
+        infinity | (quiet - 1),
+        top - 1,
+    ]
     return np.array([p | sign for p in positive for sign in (0, top)], np.uint64).astype(kind.bits)
 
 
-def make_inputs(name: str, num_ranks: int, numel: int, seed: int) -> Array:
-    """Bits [rank, element]: mostly ordinary values whose sum depends on the order, and one wild column in eight."""
+def make_inputs(
+    name: str, num_ranks: int, numel: int, seed: int, wild_share: float = 0.125
+) -> Array:
+    """Bits [rank, element]: values whose sum depends on the order, and some wild columns."""
     kind = TYPES[name]
     rng = np.random.default_rng([seed, num_ranks, *name.encode()])
     shape = (num_ranks, numel)
@@ -200,4 +211,4 @@ def make_inputs(name: str, num_ranks: int, numel: int, seed: int) -> Array:
         ordinary = narrow(name, (rng.standard_normal(shape) * spread).astype(kind.acc))
     else:
         ordinary = rng.integers(0, np.iinfo(kind.bits).max, shape, kind.bits, endpoint=True)
-    return np.where(rng.random(numel) < 0.125, wild, ordinary)
+    return np.where(rng.random(numel) < wild_share, wild, ordinary)

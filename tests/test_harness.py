@@ -1,4 +1,4 @@
-"""The harness on Gloo alone: results, errors, deaths and hangs are told apart, and nothing outlives a test."""
+"""The harness on Gloo alone: results, errors, deaths and hangs are told apart."""
 
 from __future__ import annotations
 

@@ -39,10 +39,14 @@ def test_rounding_is_torchs(name: str) -> None:
     patterns = rng.integers(0, 1 << 32, 400_000, np.uint32)
     # Around every value of the type and every tie between two of them.
     kind = reference.TYPES[name]
-    every = reference.widen(name, np.arange(1 << (8 * np.dtype(kind.bits).itemsize)).astype(kind.bits))
+    every = reference.widen(
+        name, np.arange(1 << (8 * np.dtype(kind.bits).itemsize)).astype(kind.bits)
+    )
     finite = np.sort(every[np.isfinite(every)])
     ties = ((finite[:-1].astype(np.float64) + finite[1:]) / 2).astype(np.float32)
-    edges = np.concatenate([finite, ties, np.array([448, 464, 480, 65519, 65520, 57344, 61440], np.float32)])
+    edges = np.concatenate(
+        [finite, ties, np.array([448, 464, 480, 65519, 65520, 57344, 61440], np.float32)]
+    )
     near = [np.nextafter(edges, np.float32(d)) for d in (np.inf, -np.inf)]
     values = np.concatenate([patterns.view(np.float32), edges, *near])
     theirs = bits_of(torch.from_numpy(values).to(getattr(torch, name)))
@@ -68,7 +72,9 @@ def test_two_ranks_against_torch(name: str, op: str) -> None:
     elif op == "prod":
         result = a & b if name == "bool" else a * b
     elif op == "avg":
-        result = (a + b) / 2 if a.is_floating_point() else torch.div(a + b, 2, rounding_mode="trunc")
+        result = (
+            (a + b) / 2 if a.is_floating_point() else torch.div(a + b, 2, rounding_mode="trunc")
+        )
     else:
         result = torch.minimum(a, b) if op == "min" else torch.maximum(a, b)
     theirs = bits_of(result.to(dtype))
@@ -88,7 +94,11 @@ def test_rules_by_hand() -> None:
     f32 = np.uint32
     zeros = np.array([[0x80000000, 0x80000000, 0], [0, 0x80000000, 0x80000000]], f32)
     assert list(reference.all_reduce("float32", "sum", zeros)) == [0, 0x80000000, 0]
-    assert list(reference.all_reduce("float32", "min", zeros)) == [0x80000000, 0x80000000, 0x80000000]
+    assert list(reference.all_reduce("float32", "min", zeros)) == [
+        0x80000000,
+        0x80000000,
+        0x80000000,
+    ]
     assert list(reference.all_reduce("float32", "max", zeros)) == [0, 0x80000000, 0]
     odd_nans = np.array([[0xFFFFFFFF, 0x7F800001, 0x3F800000, 0x7F800000]], f32)
     for op in reference.OPS:  # one rank follows the same rules
@@ -101,9 +111,24 @@ def test_rules_by_hand() -> None:
     subnormals = np.array([[1, 0x007FFFFF], [1, 1]], f32)
     assert list(reference.all_reduce("float32", "sum", subnormals)) == [2, 0x00800000]
     int8 = np.array([[127, -128, -7, 100], [1, -1, 0, 100], [0, 0, 0, 100]], np.int8)
-    assert list(reference.all_reduce("int8", "sum", int8.view(np.uint8)).view(np.int8)) == [-128, 127, -7, 44]
-    assert list(reference.all_reduce("int8", "avg", int8.view(np.uint8)).view(np.int8)) == [-42, 42, -2, 14]
-    assert list(reference.all_reduce("int8", "prod", int8[:2].view(np.uint8)).view(np.int8)) == [127, -128, 0, 16]
+    assert list(reference.all_reduce("int8", "sum", int8.view(np.uint8)).view(np.int8)) == [
+        -128,
+        127,
+        -7,
+        44,
+    ]
+    assert list(reference.all_reduce("int8", "avg", int8.view(np.uint8)).view(np.int8)) == [
+        -42,
+        42,
+        -2,
+        14,
+    ]
+    assert list(reference.all_reduce("int8", "prod", int8[:2].view(np.uint8)).view(np.int8)) == [
+        127,
+        -128,
+        0,
+        16,
+    ]
     # Rank order shows: (2^24 + 1) - 2^24 is 0 in float32, 2^24 - 2^24 + 1 is 1.
     big = np.array([[2.0**24, 2.0**24], [1, -(2.0**24)], [-(2.0**24), 1]], np.float32)
     assert list(reference.all_reduce("float32", "sum", big.view(f32)).view(np.float32)) == [0, 1]
