@@ -21,10 +21,10 @@ struct Options {
   double timeout_s = 0;  // 0: wait forever
   Policy policy = Policy::kFast;
   bool allow_low_precision = false;
-  size_t scratch_bytes = 0;               // 0: the backend's default
-  Algorithm forced = Algorithm::kAuto;    // LLCOLL_ALGORITHM, already agreed over all ranks
-  bool debug = false;                     // LLCOLL_DEBUG=1 on every rank
-  uint64_t first_epoch = 0;               // tests start just below a wrap
+  size_t scratch_bytes = 0;             // 0: the backend's default
+  Algorithm forced = Algorithm::kAuto;  // LLCOLL_ALGORITHM, already agreed over all ranks
+  bool debug = false;                   // LLCOLL_DEBUG=1 on every rank
+  uint64_t first_epoch = 0;             // tests start just below a wrap
 };
 
 // One all-reduce over `numel` contiguous elements; input may equal output, any other overlap is the caller's error.
@@ -83,11 +83,13 @@ class Communicator {
 void register_communicator(const std::string& group_name, std::shared_ptr<Communicator> communicator, bool is_default);
 // Borrowed pointer, valid until unregister: ops look it up on each call. Throws LlcollError if there is none.
 Communicator& find_communicator(const char* group_name, size_t length);
+bool has_communicator(const char* group_name, size_t length);
 std::shared_ptr<Communicator> share_communicator(const std::string& group_name);
 // Closes and forgets it; false if there was none.
 bool unregister_communicator(const std::string& group_name);
 
-// Names as users write them ("sum", "one_shot_ll"); the parse functions throw LlcollError with the value and the choices.
+// Names as users write them ("sum", "one_shot_ll"); the parse functions throw LlcollError with the value and the
+// choices.
 const char* name_of(DType dtype);
 const char* name_of(ReduceOp op);
 const char* name_of(Algorithm algorithm);

@@ -1,0 +1,94 @@
+// Schemas of the ops, their CPU kernels, and the Autograd kernel of the functional all-reduce.
+#include <dlfcn.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/headeronly/version.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "ops_common.h"
+
+namespace llcoll {
+namespace {
+
+// The stable ABI cannot ask a tensor whether it requires a gradient, so c10's own function is looked up by name.
+// Without it every call in grad mode takes the slow way, which is right for all tensors.
+using RequiresGrad = bool (*)(const void* tensor_impl);
+
+RequiresGrad find_requires_grad() {
+  void* c10 = dlopen("libc10.so", RTLD_LAZY | RTLD_NOLOAD);
+  return c10 == nullptr ? nullptr : reinterpret_cast<RequiresGrad>(dlsym(c10, "_ZNK3c1010TensorImpl13requires_gradEv"));
+}
+
+bool wants_gradient(AtenTensorHandle tensor) {
+  static const RequiresGrad requires_grad = find_requires_grad();
+  if (!aoti_torch_grad_mode_is_enabled()) return false;
+  // A handle points to an at::Tensor, whose only member is the pointer to its TensorImpl.
+  return requires_grad == nullptr || requires_grad(*reinterpret_cast<void* const*>(tensor));
+}
+
+// torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
+// calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
+// dispatched afresh, so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
+void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  const bool gradient = wants_gradient(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
+  const char* target = gradient ? "llcoll::_all_reduce_grad" : "llcoll::_all_reduce";
+  DeferredError deferred;
+  const AOTITorchError error = torch_call_dispatcher(target, "", stack, TORCH_ABI_VERSION);
+  if (deferred.any()) [[unlikely]] {
+    if (error == 0) own(stack[0]);
+    deferred.rethrow();
+  }
+  check_shim(error, target);
+}
+
+std::atomic<CudaBarrier> cuda_barrier{nullptr};
+
+// A group may have a communicator on either device type, or on both.
+void barrier(const StableString& group_name) {
+  bool done = false;
+  if (const CudaBarrier on_cuda = cuda_barrier.load(); on_cuda != nullptr) {
+    char error[2048];
+    const int result = on_cuda(group_name.data(), group_name.length(), error, sizeof error);
+    if (result < 0) throw std::runtime_error(error);
+    done = result == 1;
+  }
+  if (done && !has_communicator(group_name.data(), group_name.length())) return;
+  find_communicator(group_name.data(), group_name.length()).barrier(nullptr);
+}
+
+}  // namespace
+
+void set_cuda_barrier(CudaBarrier barrier) { cuda_barrier.store(barrier); }
+
+}  // namespace llcoll
+
+// torch 2.11 does not raise where a definition fails: a test checks that each of these exists.
+STABLE_TORCH_LIBRARY(llcoll, m)
+{
+  m.def("all_reduce(Tensor input, str reduce_op=\"sum\", str group_name=\"\", *, str algorithm=\"auto\") -> Tensor");
+  m.def("all_reduce_(Tensor(a!) input, str reduce_op=\"sum\", str group_name=\"\", *, str algorithm=\"auto\") -> ()");
+  m.def(
+      "all_reduce_out(Tensor input, str reduce_op=\"sum\", str group_name=\"\", *, str algorithm=\"auto\", "
+      "Tensor(a!) out) -> ()");
+  m.def("barrier(str group_name=\"\") -> ()");
+  m.def("_all_reduce(Tensor input, str reduce_op, str group_name, str algorithm) -> Tensor");
+  m.def("_all_reduce_grad(Tensor input, str reduce_op, str group_name, str algorithm) -> Tensor");
+  m.def("_plan_create(Tensor input, Tensor out, str reduce_op, str group_name, str algorithm) -> int");
+}
+
+STABLE_TORCH_LIBRARY_IMPL(llcoll, CPU, m)
+{
+  m.impl("all_reduce", &llcoll::all_reduce_kernel);
+  m.impl("_all_reduce", &llcoll::all_reduce_kernel);
+  m.impl("_all_reduce_grad", &llcoll::all_reduce_kernel);
+  m.impl("all_reduce_", &llcoll::all_reduce_inplace_kernel);
+  m.impl("all_reduce_out", &llcoll::all_reduce_out_kernel);
+  m.impl("_plan_create", &llcoll::plan_create_kernel);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(llcoll, Autograd, m)
+{ m.impl("all_reduce", &llcoll::all_reduce_autograd_kernel); }
+
+STABLE_TORCH_LIBRARY_IMPL(llcoll, CompositeExplicitAutograd, m)
+{ m.impl("barrier", TORCH_BOX(&llcoll::barrier)); }

@@ -1,0 +1,303 @@
+#include "ops_common.h"
+
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/version.h>
+
+#include <array>
+
+#include "check.h"
+
+namespace llcoll {
+namespace {
+
+#ifdef USE_CUDA
+constexpr const char* kDeviceName = "cuda";
+int32_t own_device_type() { return aoti_torch_device_type_cuda(); }
+#else
+constexpr const char* kDeviceName = "cpu";
+int32_t own_device_type() { return aoti_torch_device_type_cpu(); }
+#endif
+
+constexpr int kMaxDims = 64;  // torch's own limit
+constexpr int kMaxTorchDTypes = 128;
+
+// torch's numbers for dtypes are not stable across its versions, so they are asked for once, at load.
+struct DTypeTable {
+  std::array<int8_t, kMaxTorchDTypes> ours;
+  std::array<int32_t, kNumDTypes> torchs;
+  DTypeTable() {
+    torchs = {aoti_torch_dtype_float32(),  aoti_torch_dtype_float64(),       aoti_torch_dtype_float16(),
+              aoti_torch_dtype_bfloat16(), aoti_torch_dtype_float8_e4m3fn(), aoti_torch_dtype_float8_e5m2(),
+              aoti_torch_dtype_int8(),     aoti_torch_dtype_uint8(),         aoti_torch_dtype_int32(),
+              aoti_torch_dtype_int64(),    aoti_torch_dtype_bool()};
+    ours.fill(-1);
+    for (int i = 0; i < kNumDTypes; ++i) ours[torchs[i]] = static_cast<int8_t>(i);
+  }
+};
+const DTypeTable dtypes;
+
+const char* device_name(int32_t type) {
+  if (type == aoti_torch_device_type_cpu()) return "cpu";
+  if (type == aoti_torch_device_type_cuda()) return "cuda";
+  return type == aoti_torch_device_type_meta() ? "meta" : "another type";
+}
+
+[[noreturn, gnu::cold]] void fail_dtype(const char* what, int32_t dtype) {
+  std::string supported;
+  for (int i = 0; i < kNumDTypes; ++i) supported += (i == 0 ? "" : ", ") + std::string(name_of(static_cast<DType>(i)));
+  const char* name = torch::headeronly::toString(static_cast<torch::headeronly::ScalarType>(dtype));
+  fail_with("unsupported dtype ", name, " of ", what, "; supported are ", supported);
+}
+
+TensorView checked_view(AtenTensorHandle tensor, const char* what) {
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  int32_t layout = 0;
+  int64_t numel = 0;
+  TensorView view{tensor, 0, DType::kFloat32, 0, false};
+  check_shim(aoti_torch_get_dtype(tensor, &dtype), "dtype");
+  if (dtype < 0 || dtype >= kMaxTorchDTypes || dtypes.ours[dtype] < 0) fail_dtype(what, dtype);
+  view.dtype = static_cast<DType>(dtypes.ours[dtype]);
+  check_shim(aoti_torch_get_device_type(tensor, &device_type), "device");
+  check_that(device_type == own_device_type(), what, " is on ", device_name(device_type), ", but the call runs on ",
+             kDeviceName);
+  check_shim(aoti_torch_get_device_index(tensor, &view.device_index), "device index");
+  check_shim(aoti_torch_get_layout(tensor, &layout), "layout");
+  check_that(layout == aoti_torch_layout_strided(), what, " has a sparse or opaque layout; it must be strided");
+  check_shim(aoti_torch_get_numel(tensor, &numel), "numel");
+  view.numel = static_cast<size_t>(numel);
+  check_shim(aoti_torch_is_contiguous(tensor, &view.contiguous), "is_contiguous");
+  return view;
+}
+
+struct Shape {
+  int64_t num_dims = 0;
+  int64_t* sizes = nullptr;
+};
+
+Shape shape_of(AtenTensorHandle tensor) {
+  Shape shape;
+  check_shim(aoti_torch_get_dim(tensor, &shape.num_dims), "dim");
+  check_shim(aoti_torch_get_sizes(tensor, &shape.sizes), "sizes");
+  return shape;
+}
+
+std::string shape_text(const Shape& shape) {
+  std::string text = "[";
+  for (int64_t d = 0; d < shape.num_dims; ++d) text += (d == 0 ? "" : ", ") + std::to_string(shape.sizes[d]);
+  return text + "]";
+}
+
+// A tensor that holds one memory place twice cannot be written: the result would depend on the order.
+void check_writable(const TensorView& view, const char* what) {
+  if (view.contiguous) return;
+  const Shape shape = shape_of(view.handle);
+  int64_t* strides = nullptr;
+  check_shim(aoti_torch_get_strides(view.handle, &strides), "strides");
+  for (int64_t d = 0; d < shape.num_dims; ++d) {
+    check_that(shape.sizes[d] <= 1 || strides[d] != 0, what, " of shape ", shape_text(shape),
+               " has stride 0 in dimension ", d,
+               " (an expanded tensor): its elements share memory and cannot be written; use its clone()");
+  }
+}
+
+void check_out(const TensorView& input, const TensorView& output) {
+  check_that(output.dtype == input.dtype, "out has dtype ", name_of(output.dtype), ", input has ",
+             name_of(input.dtype));
+  check_that(output.device_index == input.device_index, "out is on ", kDeviceName, ":", output.device_index,
+             ", input on ", kDeviceName, ":", input.device_index);
+  const Shape in = shape_of(input.handle);
+  const Shape out = shape_of(output.handle);
+  bool same = in.num_dims == out.num_dims;
+  for (int64_t d = 0; same && d < in.num_dims; ++d) same = in.sizes[d] == out.sizes[d];
+  check_that(same, "out has shape ", shape_text(out), ", input has ", shape_text(in));
+}
+
+Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form form, const CallText& text) {
+  Checked call;
+  call.input = checked_view(input, "input");
+  if (form == Form::kOut) call.output = checked_view(output, "out");
+  call.op = parse_reduce_op(text.reduce_op, text.reduce_op_length);
+  const Algorithm requested = parse_algorithm(text.algorithm, text.algorithm_length);
+  call.communicator = &find_communicator(text.group_name, text.group_name_length);
+  check_that(call.input.dtype != DType::kBool || call.op != ReduceOp::kAvg, "reduce_op 'avg' has no meaning for bool");
+  call.algorithm = call.communicator->resolve(call.input.numel, call.input.dtype, call.op, requested);
+  if (form == Form::kOut) check_out(call.input, call.output);
+  if (form == Form::kInPlace) call.output = call.input;
+  if (form == Form::kFunctional) {
+    call.output = call.input;
+    call.output.handle = nullptr;
+  } else {
+    check_writable(call.output, form == Form::kOut ? "out" : "input");
+  }
+  return call;
+}
+
+[[gnu::cold]] void announce(const CallText& text, const char* what) {
+  try {
+    Communicator& communicator = find_communicator(text.group_name, text.group_name_length);
+    if (communicator.options().debug && !communicator.closed()) communicator.announce_error(what);
+  } catch (const std::exception&) {
+    // The first error is the one to report.
+  }
+}
+
+// Gradients are the Autograd kernel's business: copies in here must record nothing.
+class NoGrad {
+ public:
+  NoGrad() : was_enabled_(aoti_torch_grad_mode_is_enabled()) { aoti_torch_grad_mode_set_enabled(false); }
+  ~NoGrad() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
+// Two contiguous ranges that share some bytes but do not start together.
+bool overlaps_partly(const void* a, const void* b, size_t num_bytes) {
+  const auto x = reinterpret_cast<uintptr_t>(a);
+  const auto y = reinterpret_cast<uintptr_t>(b);
+  return x != y && x < y + num_bytes && y < x + num_bytes;
+}
+
+OwnedTensor empty_strided(const Shape& shape, int32_t dtype, int32_t device_type, int32_t device_index) {
+  int64_t strides[kMaxDims];
+  check_that(shape.num_dims <= kMaxDims, "a tensor of ", shape.num_dims, " dimensions; at most ", kMaxDims);
+  int64_t stride = 1;
+  for (int64_t d = shape.num_dims - 1; d >= 0; --d) {
+    strides[d] = stride;
+    stride *= shape.sizes[d] > 1 ? shape.sizes[d] : 1;
+  }
+  AtenTensorHandle result = nullptr;
+  check_shim(aoti_torch_empty_strided(shape.num_dims, shape.sizes, strides, dtype, device_type, device_index, &result),
+             "allocation of the result");
+  return OwnedTensor(result);
+}
+
+void call_dispatcher(const char* op, StableIValue* stack, const char* step) {
+  check_shim(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION), step);
+}
+
+StableIValue new_string(const char* text, size_t length) {
+  StringHandle handle = nullptr;
+  check_shim(torch_new_string_handle(text, length, &handle), "string");
+  return torch::stable::detail::from(handle);
+}
+
+StableIValue new_reference(AtenTensorHandle tensor) {
+  AtenTensorHandle handle = nullptr;
+  check_shim(aoti_torch_new_tensor_handle(tensor, &handle), "tensor reference");
+  return torch::stable::detail::from(handle);
+}
+
+// Gloo knows no average, so it is a sum and a division.
+void divide(AtenTensorHandle tensor, DType dtype, int world_size) {
+  AtenTensorHandle divisor = nullptr;
+  check_shim(aoti_torch_scalar_to_tensor_int64(world_size, &divisor), "divisor");
+  const auto rounding = is_floating(dtype) ? torch::stable::detail::from(std::nullopt)
+                                           : torch::stable::detail::from(new StableIValue(new_string("trunc", 5)));
+  StableIValue stack[3] = {new_reference(tensor), torch::stable::detail::from(divisor), rounding};
+  check_shim(torch_call_dispatcher("aten::div_", "Tensor_mode", stack, TORCH_ABI_VERSION), "division of the average");
+  own(stack[0]);
+}
+
+}  // namespace
+
+void check_shim(AOTITorchError error, const char* step) {
+  if (error != 0) [[unlikely]]
+    fail_with("torch failed in: ", step, " (its own message is on stderr)");
+}
+
+const void* data_of(AtenTensorHandle tensor) {
+  const void* data = nullptr;
+  check_shim(torch_get_const_data_ptr(tensor, &data), "data pointer");
+  return data;
+}
+
+void* mutable_data_of(AtenTensorHandle tensor) {
+  void* data = nullptr;
+  check_shim(torch_get_mutable_data_ptr(tensor, &data), "data pointer");
+  return data;
+}
+
+void copy_tensor(AtenTensorHandle dst, AtenTensorHandle src) {
+  const NoGrad guard;
+  check_shim(aoti_torch_copy_(dst, src, 0), "copy");
+}
+
+Checked check_all_reduce(AtenTensorHandle input, AtenTensorHandle output, Form form, const CallText& text) {
+  try {
+    return check_in_order(input, output, form, text);
+  } catch (const std::exception& error) {
+    announce(text, error.what());
+    throw;
+  }
+}
+
+OwnedTensor empty_like(const TensorView& view) {
+  return empty_strided(shape_of(view.handle), dtypes.torchs[static_cast<int>(view.dtype)], own_device_type(),
+                       view.device_index);
+}
+
+OwnedTensor empty_like(AtenTensorHandle handle) {
+  int32_t dtype = 0;
+  int32_t device_type = 0;
+  int32_t device_index = 0;
+  check_shim(aoti_torch_get_dtype(handle, &dtype), "dtype");
+  check_shim(aoti_torch_get_device_type(handle, &device_type), "device");
+  check_shim(aoti_torch_get_device_index(handle, &device_index), "device index");
+  return empty_strided(shape_of(handle), dtype, device_type, device_index);
+}
+
+TensorView view_of_fresh(const TensorView& like, const OwnedTensor& tensor) {
+  return {tensor.get(), like.numel, like.dtype, like.device_index, true};
+}
+
+void run_all_reduce(const Checked& call) {
+  if (call.input.numel == 0) return;
+  const DeviceScope scope(call.input.device_index);
+  const size_t num_bytes = call.input.numel * element_bytes(call.input.dtype);
+  OwnedTensor dense_input;
+  OwnedTensor dense_output;
+  AtenTensorHandle src = call.input.handle;
+  AtenTensorHandle dst = call.output.handle;
+  if (!call.input.contiguous) {
+    dense_input = empty_like(call.input);
+    copy_tensor(dense_input.get(), src);
+    src = dense_input.get();
+  }
+  // The output first: a copy-on-write tensor that is both moves when it is asked for a pointer to write to.
+  void* output = call.output.contiguous ? mutable_data_of(dst) : nullptr;
+  const void* input = data_of(src);
+  if (output == nullptr || overlaps_partly(input, output, num_bytes)) {
+    if (!dense_input) dense_output = empty_like(call.output);
+    dst = dense_input ? dense_input.get() : dense_output.get();
+    output = mutable_data_of(dst);
+  }
+  if (call.algorithm == Algorithm::kTorch) {
+    if (output != input) copy_tensor(dst, src);
+    torch_all_reduce(dst, call.input.dtype, call.op, call.communicator->options());
+  } else {
+    call.communicator->all_reduce(
+        {input, output, call.input.numel, call.input.dtype, call.op, call.algorithm, scope.stream()});
+  }
+  if (dst != call.output.handle) copy_tensor(call.output.handle, dst);
+}
+
+void torch_all_reduce(AtenTensorHandle tensor, DType dtype, ReduceOp op, const Options& options) {
+  const NoGrad guard;
+  // torch's functional ops call it "product".
+  const std::string name = op == ReduceOp::kProd ? "product" : name_of(op == ReduceOp::kAvg ? ReduceOp::kSum : op);
+  const std::string step = concat("torch.distributed all_reduce of ", name_of(dtype), ", reduce_op '", name_of(op),
+                                  "', group '", options.group_name, "'");
+  StableIValue stack[3] = {new_reference(tensor), new_string(name.data(), name.size()),
+                           new_string(options.group_name.data(), options.group_name.size())};
+  // Both return their argument: the one reference travels through.
+  call_dispatcher("_c10d_functional::all_reduce_", stack, step.c_str());
+  call_dispatcher("_c10d_functional::wait_tensor", stack, step.c_str());
+  own(stack[0]);
+  if (op == ReduceOp::kAvg) divide(tensor, dtype, options.world_size);
+}
+
+}  // namespace llcoll

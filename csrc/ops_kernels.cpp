@@ -1,0 +1,63 @@
+// The kernels of the ops, the same for CPU and CUDA. Boxed by hand: the handles are used as they come, which saves the
+// reference counts and copies that torch's typed wrappers make on each call.
+#include "ops_common.h"
+#include "plan.h"
+
+namespace llcoll {
+namespace {
+
+thread_local DeferredError* deferred_error = nullptr;
+
+}  // namespace
+
+DeferredError::DeferredError() : outer_(std::exchange(deferred_error, this)) {}
+DeferredError::~DeferredError() { deferred_error = outer_; }
+
+void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  const OwnedTensor input = own(stack[0]);
+  const StableString reduce_op(stack[1]);
+  const StableString group(stack[2]);
+  const StableString algorithm(stack[3]);
+  try {
+    Checked call = check_all_reduce(input.get(), nullptr, Form::kFunctional, text_of(reduce_op, group, algorithm));
+    OwnedTensor result = empty_like(call.input);
+    call.output = view_of_fresh(call.input, result);
+    run_all_reduce(call);
+    stack[0] = torch::stable::detail::from(result.release());
+  } catch (...) {
+    if (deferred_error == nullptr) throw;
+    deferred_error->store(std::current_exception());
+    stack[0] = torch::stable::detail::from(empty_like(input.get()).release());
+  }
+}
+
+void all_reduce_inplace_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  const OwnedTensor input = own(stack[0]);
+  const StableString reduce_op(stack[1]);
+  const StableString group(stack[2]);
+  const StableString algorithm(stack[3]);
+  run_all_reduce(check_all_reduce(input.get(), nullptr, Form::kInPlace, text_of(reduce_op, group, algorithm)));
+}
+
+void all_reduce_out_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  const OwnedTensor input = own(stack[0]);
+  const StableString reduce_op(stack[1]);
+  const StableString group(stack[2]);
+  const StableString algorithm(stack[3]);
+  const OwnedTensor output = own(stack[4]);
+  run_all_reduce(check_all_reduce(input.get(), output.get(), Form::kOut, text_of(reduce_op, group, algorithm)));
+}
+
+void plan_create_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  OwnedTensor input = own(stack[0]);
+  OwnedTensor output = own(stack[1]);
+  const StableString reduce_op(stack[2]);
+  const StableString group(stack[3]);
+  const StableString algorithm(stack[4]);
+  const Checked call = check_all_reduce(input.get(), output.get(), Form::kOut, text_of(reduce_op, group, algorithm));
+  const int64_t id =
+      store_plan(std::make_unique<Plan>(call, std::move(input), std::move(output), share_communicator(group.str())));
+  stack[0] = torch::stable::detail::from(id);
+}
+
+}  // namespace llcoll

@@ -1,0 +1,45 @@
+// Module llcoll._C: loads the ops and the CPU backend; functions of plain Python values for the package alone.
+#include "python_common.h"
+
+#include "cpu/cpu_communicator.h"
+#include "ops_common.h"
+
+namespace llcoll {
+namespace {
+
+// create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
+//        debug, first_epoch, all_gather)
+PyObject* create(PyObject*, PyObject* args) {
+  OptionsText text;
+  PyObject* callable = nullptr;
+  if (!PyArg_ParseTuple(args, LLC_OPTIONS_FORMAT "O", LLC_OPTIONS_ARGS(text), &callable)) return nullptr;
+  PythonAllGather all_gather(callable);
+  return create_and_register(text, all_gather, [&](const Options& options) {
+    return make_cpu_communicator(options, [&](const std::string& own) { return all_gather(own); });
+  });
+}
+
+// Takes llcoll._cuda's barrier as a capsule, so that llcoll::barrier serves a group of either kind.
+PyObject* use_cuda_barrier(PyObject*, PyObject* capsule) {
+  void* function = PyCapsule_GetPointer(capsule, kCudaBarrierCapsule);
+  if (function == nullptr) return nullptr;
+  set_cuda_barrier(reinterpret_cast<CudaBarrier>(function));
+  Py_RETURN_NONE;
+}
+
+PyMethodDef methods[] = {
+    {"create", create, METH_VARARGS, nullptr},
+    {"use_cuda_barrier", use_cuda_barrier, METH_O, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods, nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace llcoll
+
+PyMODINIT_FUNC PyInit__C() {
+  PyObject* module = PyModule_Create(&llcoll::module_def);
+  if (module != nullptr && !llcoll::add_common(module)) Py_CLEAR(module);
+  return module;
+}

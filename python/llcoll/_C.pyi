@@ -1,0 +1,45 @@
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+class Plan:
+    tensor: torch.Tensor
+    out: torch.Tensor
+    signature: str
+    def __call__(self) -> None: ...
+    def run(self) -> None: ...
+
+def create(
+    group_name: str,
+    rank: int,
+    world_size: int,
+    is_default: bool,
+    timeout: float,
+    policy: str,
+    allow_low_precision: bool,
+    scratch_bytes: int,
+    algorithm: str,
+    debug: bool,
+    first_epoch: int,
+    all_gather: Callable[[bytes], list[bytes]],
+    /,
+) -> None: ...
+def use_cuda_barrier(capsule: Any, /) -> None: ...
+def set_error_classes(
+    error: type[BaseException],
+    timeout: type[BaseException],
+    mismatch: type[BaseException],
+    aborted: type[BaseException],
+    /,
+) -> None: ...
+def check(group_name: str, /) -> None: ...
+def abort(group_name: str, reason: str, /) -> None: ...
+def unregister(group_name: str, /) -> bool: ...
+def resolve(
+    group_name: str, numel: int, dtype: str, reduce_op: str, algorithm: str, /
+) -> str: ...
+def plan(number: int, tensor: torch.Tensor, out: torch.Tensor, /) -> Plan: ...
+def take_interrupt() -> BaseException | None: ...
+def stop_signal_checks() -> None: ...
+def algorithms() -> list[str]: ...

@@ -1,0 +1,103 @@
+"""Loads the shared objects, which register torch.ops.llcoll.*; fake kernels and gradients."""
+
+import importlib
+from typing import Any
+
+import torch
+import torch.fx
+
+from . import _C, _errors
+
+CUDA_PROBLEM: str | None = None
+"""Why there is no CUDA backend, in words; None where there is one."""
+
+_cuda: Any = None
+if torch.version.cuda is None:
+    CUDA_PROBLEM = f"torch {torch.__version__} has no CUDA"
+else:
+    try:
+        _cuda = importlib.import_module("llcoll._cuda")
+
+        _cuda.set_error_classes(*_errors.CLASSES)
+        _C.use_cuda_barrier(_cuda.barrier_capsule())
+    except ImportError as error:
+        CUDA_PROBLEM = f"llcoll was built without CUDA, or its library does not load: {error}"
+
+
+def backend(device_type: str) -> Any:
+    """The extension module that serves a device type."""
+    if device_type == "cpu":
+        return _C
+    if device_type == "cuda" and _cuda is not None:
+        return _cuda
+    reason = CUDA_PROBLEM if device_type == "cuda" else "llcoll serves cpu and cuda"
+    raise _errors.LlcollError(f"no backend for device type {device_type!r}: {reason}")
+
+
+def backends() -> list:
+    return [_C] if _cuda is None else [_C, _cuda]
+
+
+ops: Any = torch.ops.llcoll
+
+# Autograd needs nothing from these: without a kernel there torch would run its generic fallback,
+# which looks at every argument. all_reduce itself has a C++ Autograd kernel.
+_library = torch.library.Library("llcoll", "IMPL")
+for _name in ("_all_reduce", "all_reduce_", "all_reduce_out", "_plan_create"):
+    _library.impl(_name, torch.library.fallthrough_kernel, "Autograd")
+
+# A graph must keep it, although nothing uses a result of it.
+torch.fx.node.has_side_effect(ops.barrier.default)
+
+
+def _fake_functional(
+    input: torch.Tensor, reduce_op: str = "sum", group_name: str = "", algorithm: str = "auto"
+) -> torch.Tensor:
+    return input.new_empty(input.shape)  # contiguous, whatever the input's strides
+
+
+for _name in ("all_reduce", "_all_reduce", "_all_reduce_grad"):
+    torch.library.register_fake(f"llcoll::{_name}", _fake_functional)
+
+
+@torch.library.register_fake("llcoll::all_reduce_")
+def _fake_inplace(
+    input: torch.Tensor, reduce_op: str = "sum", group_name: str = "", *, algorithm: str = "auto"
+) -> None:
+    return None
+
+
+@torch.library.register_fake("llcoll::all_reduce_out")
+def _fake_out(
+    input: torch.Tensor,
+    reduce_op: str = "sum",
+    group_name: str = "",
+    *,
+    algorithm: str = "auto",
+    out: torch.Tensor,
+) -> None:
+    return None
+
+
+@torch.library.register_fake("llcoll::barrier")
+def _fake_barrier(group_name: str = "") -> None:
+    return None
+
+
+def _setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    _, ctx.reduce_op, ctx.group_name, ctx.algorithm = inputs
+
+
+def _backward(ctx, gradient):  # type: ignore[no-untyped-def]
+    # Every rank's loss depends on every rank's input, so the gradient is reduced the same way.
+    if ctx.reduce_op not in ("sum", "avg"):
+        raise _errors.LlcollError(
+            f"all_reduce with reduce_op {ctx.reduce_op!r} has no gradient; only 'sum' and 'avg' do"
+        )
+    reduced = ops.all_reduce.default(
+        gradient, ctx.reduce_op, ctx.group_name, algorithm=ctx.algorithm
+    )
+    return reduced, None, None, None
+
+
+torch.library.register_autograd("llcoll::_all_reduce_grad", _backward, setup_context=_setup_context)

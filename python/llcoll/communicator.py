@@ -1,0 +1,265 @@
+"""Communicators: one per process group and device type."""
+
+import atexit
+import weakref
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from . import _ops, memory, settings
+from ._errors import LlcollError, converted
+from .rendezvous import Exchange, check_same, group_timeout
+
+log = settings.set_up_logging()
+
+_communicators: dict[tuple[str, str], "Communicator"] = {}
+
+
+def _key_of(group: Any) -> str | None:
+    """The group's name; None for the default group, whatever its name is."""
+    if group is None or group == "":
+        return None
+    if isinstance(group, str):
+        return group
+    if isinstance(group, Communicator):
+        return group.group_name
+    if not isinstance(group, dist.ProcessGroup):
+        raise LlcollError(
+            f"group is {group!r}; it must be a process group that this rank is in, or a name"
+        )
+    return group.group_name
+
+
+def group_name_of(group: Any) -> str:
+    """What the ops take as `group_name`; empty for the default group."""
+    return "" if group is None else _key_of(group) or ""
+
+
+def _find_process_group(group: Any) -> dist.ProcessGroup:
+    if not dist.is_available() or not dist.is_initialized():
+        raise LlcollError(
+            "llcoll.init needs torch.distributed: call torch.distributed.init_process_group first"
+        )
+    if isinstance(group, Communicator):
+        group = group.group_name
+    if group is None or group == "":
+        group = dist.group.WORLD
+    elif isinstance(group, str):
+        try:
+            group = dist.distributed_c10d._resolve_process_group(group)  # type: ignore[arg-type]
+        except (RuntimeError, KeyError) as error:
+            raise LlcollError(f"there is no process group named {group!r}: {error}") from None
+    if not isinstance(group, dist.ProcessGroup):
+        raise LlcollError(f"group is {group!r}: this rank is not in it")
+    return group
+
+
+def _default_device(group: dist.ProcessGroup) -> str:
+    """CUDA where there is a GPU, llcoll has its backend, and the group is not for the CPU alone."""
+    if _ops.CUDA_PROBLEM is None and torch.cuda.is_available():
+        try:
+            group._get_backend(torch.device("cuda"))
+        except RuntimeError:
+            return "cpu"
+        return "cuda"
+    return "cpu"
+
+
+class Communicator:
+    """Made by llcoll.init, ended by shutdown() or the end of its `with` block."""
+
+    def __init__(self, group: dist.ProcessGroup, chosen: settings.Settings) -> None:
+        self.group_name = group.group_name
+        self.rank = group.rank()
+        self.world_size = group.size()
+        self.device_type = chosen.device
+        self.settings = chosen
+        self.is_default = group is dist.group.WORLD
+        # Weak: destroy_process_group must free what it owns, whether or not shutdown came first.
+        self._group = weakref.ref(group)
+        self._backend = _ops.backend(chosen.device)
+        self._open = True
+
+    @property
+    def closed(self) -> bool:
+        return not self._open
+
+    def belongs_to(self, group: dist.ProcessGroup) -> bool:
+        """False if the name has come back for another group, after destroy_process_group."""
+        return self._group() is group
+
+    def exchange(self, purpose: str) -> Exchange:
+        group = self._group()
+        if group is None or group not in dist.distributed_c10d._world.pg_map:
+            raise LlcollError(f"process group {self.group_name!r} was destroyed: no {purpose} here")
+        return Exchange(group, purpose)
+
+    def check(self) -> None:
+        """Raises what is pending: CollectiveTimeout, CollectiveAborted."""
+        self._backend.check(self.group_name)
+
+    def abort(self, reason: str = "llcoll.abort was called") -> None:
+        """Ends all waits on every rank; later calls raise CollectiveAborted."""
+        self._backend.abort(self.group_name, reason)
+
+    def barrier(self) -> None:
+        try:
+            _ops.ops.barrier.default(self.group_name)
+        except RuntimeError as error:
+            raise converted(error) from None
+
+    def shutdown(self) -> None:
+        """Local: waits for no peer. A second call does nothing."""
+        if not self._open:
+            return
+        self._open = False
+        if _communicators.get((self.group_name, self.device_type)) is self:
+            del _communicators[self.group_name, self.device_type]
+        self._backend.unregister(self.group_name)
+        if self.device_type == "cuda":
+            memory.release_cuda(self.group_name)
+        log.info("%r", self)
+
+    def __enter__(self) -> "Communicator":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.shutdown()
+
+    def __repr__(self) -> str:
+        state = "open" if self._open else "shut down"
+        return (
+            f"<llcoll.Communicator: group {self.group_name!r}, rank {self.rank} of "
+            f"{self.world_size}, {self.device_type}, {state}>"
+        )
+
+
+def _make(communicator: Communicator, exchange: Exchange) -> None:
+    chosen = communicator.settings
+    arguments = (
+        communicator.group_name,
+        communicator.rank,
+        communicator.world_size,
+        communicator.is_default,
+        chosen.timeout,
+        chosen.policy,
+        chosen.allow_low_precision,
+        chosen.scratch_bytes,
+        chosen.algorithm,
+        chosen.debug,
+        chosen.first_epoch,
+    )
+    if chosen.device == "cpu":
+        communicator._backend.create(*arguments, exchange.all_gather)
+    else:
+        memory.create_cuda(communicator, exchange, arguments)
+
+
+def init(
+    group: Any = None,
+    *,
+    device: str | torch.device | None = None,
+    timeout: Any = None,
+    policy: str = "fast",
+    allow_low_precision: bool = False,
+    scratch_bytes: int | None = None,
+) -> Communicator:
+    """Makes the group's communicator for a device type. Collective over the group.
+
+    It succeeds on every rank or fails on every rank with the same text. Where the group has a
+    communicator already, that one is returned. Use the result as a context manager, or call
+    llcoll.shutdown().
+
+    group: a process group, its name, or None for the default group.
+    device: "cpu" or "cuda"; by default cuda where it can be.
+    timeout: seconds (or a timedelta) that a call waits for a peer, 0 for ever; by default
+        LLCOLL_TIMEOUT, or the process group's timeout.
+    policy: "fast", or "invariant": only algorithms whose bits never vary.
+    allow_low_precision: lets "fast" add 16-bit types in their own precision.
+    scratch_bytes: the budget of memory for messages on their way.
+    """
+    process_group = _find_process_group(group)
+    exchange: Exchange | None = None
+
+    def choose() -> dict[str, Any]:
+        device_type = (
+            _default_device(process_group) if device is None else torch.device(device).type
+        )
+        _ops.backend(device_type)
+        chosen = settings.resolve(
+            device_type,
+            timeout,
+            policy,
+            allow_low_precision,
+            scratch_bytes,
+            group_timeout(process_group),
+        )
+        return chosen.as_dict()
+
+    # Looked up before anything collective: every rank of the group has it, or none.
+    kind = _default_device(process_group) if device is None else torch.device(device).type
+    existing = _communicators.get((process_group.group_name, kind))
+    if existing is not None:
+        if existing.belongs_to(process_group):
+            return existing
+        existing.shutdown()  # of a group that was destroyed and whose name came back
+
+    exchange = Exchange(process_group, "init")
+    answers = exchange.agree(choose)
+    check_same("init", answers)
+    communicator = Communicator(process_group, settings.Settings(**answers[exchange.rank]))
+    try:
+        exchange.agree(lambda: _make(communicator, exchange))
+    except BaseException:
+        communicator._backend.unregister(communicator.group_name)
+        raise
+    _communicators[communicator.group_name, communicator.device_type] = communicator
+    log.info("%r with %s", communicator, communicator.settings)
+    return communicator
+
+
+def find(group: Any = None, device_type: str | None = None) -> Communicator:
+    """The group's communicator; where it has two and no type is given, the CUDA one."""
+    name = _key_of(group)
+    found = [
+        c
+        for c in _communicators.values()
+        if (c.is_default if name is None else c.group_name == name)
+        and device_type in (None, c.device_type)
+    ]
+    if not found:
+        known = ", ".join(repr(c) for c in _communicators.values()) or "none"
+        raise LlcollError(
+            f"no communicator for group {name or 'default'!r}"
+            f"{'' if device_type is None else ' on ' + device_type}; call llcoll.init() on every "
+            f"rank of the group first (initialised here: {known})"
+        )
+    return max(found, key=lambda c: c.device_type)
+
+
+def shutdown(group: Any = None, *, device: str | torch.device | None = None) -> None:
+    """Ends the group's communicators (of one device type, if given). Local; twice is fine."""
+    name = _key_of(group)
+    kind = None if device is None else torch.device(device).type
+    for c in list(_communicators.values()):
+        if (c.is_default if name is None else c.group_name == name) and kind in (
+            None,
+            c.device_type,
+        ):
+            c.shutdown()
+
+
+@atexit.register
+def _at_exit() -> None:
+    # Waits for nobody: peers may be gone. Signals must not call into an interpreter that ends.
+    for backend in _ops.backends():
+        backend.stop_signal_checks()
+    for c in list(_communicators.values()):
+        c.shutdown()

@@ -1,0 +1,109 @@
+"""Exchanges of bytes between the ranks of a group, over its process group's store. All bounded."""
+
+import json
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from ._errors import CollectiveTimeout, LlcollError
+
+T = TypeVar("T")
+
+_DEFAULT_TIMEOUT_S = 1800.0
+_FIRST_PAUSE_S = 0.0002
+_LONGEST_PAUSE_S = 0.02
+
+
+def group_timeout(group: dist.ProcessGroup) -> float:
+    """The process group's own timeout, in seconds."""
+    for device in ("cpu", "cuda"):
+        try:
+            options = group._get_backend(torch.device(device)).options
+            timeout = getattr(options, "_timeout", None)
+        except (RuntimeError, AttributeError):
+            continue
+        if isinstance(timeout, timedelta):
+            return timeout.total_seconds()
+    return _DEFAULT_TIMEOUT_S
+
+
+class Exchange:
+    """One series of collective exchanges, which a group makes for one purpose.
+
+    Every rank counts its own series in the store: ranks that make the same calls agree on the
+    number without drawing a name, so equally seeded random generators cannot make two clash, and
+    keys that a failed attempt left behind are never read again.
+    """
+
+    def __init__(self, group: dist.ProcessGroup, purpose: str) -> None:
+        self.rank = group.rank()
+        self.world_size = group.size()
+        self.timeout_s = group_timeout(group)
+        self._what = f"{purpose} of group {group.group_name!r}"
+        store = dist.PrefixStore(f"llcoll/{purpose}", c10d._get_process_group_store(group))
+        series = store.add(f"series/{self.rank}", 1)
+        self._store = dist.PrefixStore(str(series), store)
+        self._step = 0
+
+    def all_gather(self, payload: bytes) -> list[bytes]:
+        """Each rank's payload, in rank order. Ctrl-C works; a missing rank is named."""
+        keys = [f"{self._step}/{rank}" for rank in range(self.world_size)]
+        self._store.set(keys[self.rank], payload)  # type: ignore[arg-type]
+        deadline = time.monotonic() + self.timeout_s
+        pause = _FIRST_PAUSE_S
+        # Polled: a blocking wait would see no signal.
+        while not self._store.check(keys):
+            if time.monotonic() > deadline:
+                missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                raise CollectiveTimeout(
+                    f"{self._what}: rank(s) {', '.join(map(str, missing))} did not arrive within "
+                    f"{self.timeout_s:g} s (step {self._step}, seen by rank {self.rank})"
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_S)
+        payloads = [bytes(self._store.get(key)) for key in keys]
+        # Whoever is in this step has read everything of the one before.
+        if self._step > 0:
+            self._store.delete_key(f"{self._step - 1}/{self.rank}")
+        self._step += 1
+        return payloads
+
+    def all_gather_json(self, value: Any) -> list[Any]:
+        return [json.loads(text) for text in self.all_gather(json.dumps(value).encode())]
+
+    def agree(self, own: Callable[[], T]) -> list[T]:
+        """What `own` returned on each rank; if it raised anywhere, the same error on every rank.
+
+        The result must be fit for JSON. KeyboardInterrupt and the like are not exchanged.
+        """
+        value: T | None = None
+        failure: str | None = None
+        cause: Exception | None = None
+        try:
+            value = own()
+        except Exception as error:
+            failure = f"{type(error).__name__}: {error}"
+            cause = error
+        answers = self.all_gather_json([failure, value])
+        failures = [(rank, text) for rank, (text, _) in enumerate(answers) if text is not None]
+        if failures:
+            where: dict[str, list[str]] = {}
+            for rank, text in failures:
+                where.setdefault(text.removeprefix("LlcollError: "), []).append(str(rank))
+            detail = "; ".join(f"rank {', '.join(ranks)}: {text}" for text, ranks in where.items())
+            raise LlcollError(f"{self._what} failed: {detail}") from cause
+        return [value for _, value in answers]
+
+
+def check_same(what: str, values: list[dict[str, Any]]) -> None:
+    """Raises, alike on every rank, if the ranks' dictionaries differ; names all values."""
+    for key in values[0]:
+        seen = [value.get(key) for value in values]
+        if any(value != seen[0] for value in seen):
+            detail = ", ".join(f"rank {rank}: {value!r}" for rank, value in enumerate(seen))
+            raise LlcollError(f"{what}: the ranks disagree on {key} ({detail})")
