@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterable, Sequence
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import reference
@@ -18,7 +19,7 @@ SENTINEL = ("one_shot_sentinel", "two_shot_sentinel")
 # The larger ones have tests of their own: a full grid of them would take too long.
 SMALL_SIZES = (0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 1024, 8191, 8192, 8195)
 LARGE_SIZES = (65537, 1 << 20, (1 << 20) + 17)
-WORLDS = (1, 2, 3, 4, 5, 6, 7, 8, 16)
+WORLDS: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8, 16)
 
 Case = tuple[str, str, str, int, int]
 
@@ -114,13 +115,19 @@ _names = count()
 
 
 def check(
-    ranks: Ranks, data: Data, cases: list[Case], *, options: dict | None = None, **kwargs
+    ranks: Ranks,
+    data: Data,
+    cases: list[Case],
+    *,
+    options: dict[str, Any] | None = None,
+    **kwargs: Any,
 ) -> None:
     """Runs the cases on every rank and fails with what differs.
 
     `options` asks for a fresh communicator.
     """
-    function, args = "run_cases", (data.directory, cases)
+    function = "run_cases"
+    args: tuple[Any, ...] = (data.directory, cases)
     if options is not None:
         function, args = "run_cases_in_group", (f"group{next(_names)}", options, *args)
     timeout = kwargs.pop("timeout", 120)

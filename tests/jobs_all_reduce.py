@@ -88,7 +88,7 @@ def differs(got: torch.Tensor, want: torch.Tensor) -> str:
     wrong = (got_bits != want_bits).nonzero().reshape(-1)
     mask = (1 << (8 * got.element_size())) - 1
     shown = ", ".join(
-        f"[{i}] {got_bits[i].item() & mask:#x} not {want_bits[i].item() & mask:#x}"
+        f"[{i}] {int(got_bits[i]) & mask:#x} not {int(want_bits[i]) & mask:#x}"
         for i in wrong[:3].tolist()
     )
     return f"{wrong.numel()} of {got_bits.numel()} differ: {shown}"
