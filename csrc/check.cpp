@@ -8,10 +8,14 @@ namespace {
 
 const char* prefix_of(ErrorKind kind) {
   switch (kind) {
-    case ErrorKind::kTimeout: return "CollectiveTimeout: ";
-    case ErrorKind::kMismatch: return "CollectiveMismatch: ";
-    case ErrorKind::kAborted: return "CollectiveAborted: ";
-    case ErrorKind::kError: break;
+    case ErrorKind::kTimeout:
+      return "CollectiveTimeout: ";
+    case ErrorKind::kMismatch:
+      return "CollectiveMismatch: ";
+    case ErrorKind::kAborted:
+      return "CollectiveAborted: ";
+    case ErrorKind::kError:
+      break;
   }
   return "LlcollError: ";
 }
@@ -20,9 +24,7 @@ const char* prefix_of(ErrorKind kind) {
 
 void fail(ErrorKind kind, const std::string& text) { throw std::runtime_error(prefix_of(kind) + text); }
 
-std::string errno_text(int error) {
-  return concat(std::generic_category().message(error), " (errno ", error, ")");
-}
+std::string errno_text(int error) { return concat(std::generic_category().message(error), " (errno ", error, ")"); }
 
 std::string without_prefix(const std::string& text) {
   const std::string prefix = prefix_of(ErrorKind::kError);

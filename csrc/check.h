@@ -1,6 +1,7 @@
 // Errors: std::runtime_error whose text begins with the class name that the Python layer raises.
 #pragma once
 
+#include <cerrno>
 #include <sstream>
 #include <string>
 
@@ -32,6 +33,15 @@ inline void check_that(bool ok, const Parts&... parts) {
 
 // "No space left on device (errno 28)". Safe with threads.
 std::string errno_text(int error);
+
+// check_that for a system call: `ok` holds the call, and ": <text of errno>" is added to the parts.
+template <class... Parts>
+inline void check_errno(bool ok, const Parts&... parts) {
+  if (!ok) [[unlikely]] {
+    const int error = errno;
+    fail_with(parts..., ": ", errno_text(error));
+  }
+}
 
 // `text` without a leading "LlcollError: ", for errors that are wrapped in another.
 std::string without_prefix(const std::string& text);
