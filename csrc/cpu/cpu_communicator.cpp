@@ -4,6 +4,7 @@
 #include <mutex>
 
 #if defined(__x86_64__)
+#include <cpuid.h>
 #include <xmmintrin.h>
 #endif
 
@@ -23,6 +24,14 @@ namespace {
 using PlainMemory = HostMemory<false>;
 enum Protocol { kLl, kSentinel, kFlag, kNumProtocols };
 
+#if defined(__x86_64__)
+// Clang's __builtin_cpu_supports does not know this one.
+bool has_f16c() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
 using FindKernel = CpuKernel (*)(const CpuKernelKey&);
 FindKernel find_kernels() {
 #if defined(__x86_64__)
@@ -30,7 +39,7 @@ FindKernel find_kernels() {
       __builtin_cpu_supports("avx512dq")) {
     return avx512::find_cpu_kernel;
   }
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("f16c")) return avx2::find_cpu_kernel;
+  if (__builtin_cpu_supports("avx2") && has_f16c()) return avx2::find_cpu_kernel;
   return sse2::find_cpu_kernel;
 #else
   return plain::find_cpu_kernel;
