@@ -31,7 +31,8 @@ env: $(STAMP)
 
 build: $(STAMP)
 	@mkdir -p build
-	@LLCOLL_SIM=$(LLCOLL_SIM) flock build/.lock $(PY) setup.py -q build_ext --inplace
+	@LLCOLL_SIM=$(LLCOLL_SIM) flock build/.lock $(PY) setup.py -q build_ext --inplace >build/build.log || \
+	  { grep -E -A 6 'error:|FAILED' build/build.log | head -80; echo "build failed: build/build.log"; exit 1; }
 
 bench: build
 	$(ENV)/bin/torchrun --standalone --nproc-per-node $(NPROC) -m llcoll.bench $(BENCH_ARGS)
