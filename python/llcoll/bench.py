@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import llcoll
 import torch
 import torch.distributed as dist
+
+import llcoll
 from llcoll import _bench_device as bench_device
 
 TYPES = {
@@ -77,7 +78,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
 def sizes(args: argparse.Namespace) -> list[int]:
     """Bytes, each a multiple of the element size."""
     item_bytes = TYPES[args.datatype].itemsize
-    result = []
+    result: list[int] = []
     num_bytes = args.minbytes
     while num_bytes <= args.maxbytes:
         rounded = max(num_bytes // item_bytes, 1) * item_bytes
