@@ -90,7 +90,7 @@ LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         bool arrived = true;
         group.each(count, [&](uint32_t i) {
           const Unit own = Group::kOnce ? kept : message.read<Unit>(mem, begin + i);
-          Unit sum;
+          Unit sum{};
           if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, true, sum);
           if (arrived) message.write(mem, begin + i, sum);
         });

@@ -31,7 +31,7 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         group.each(count, [&](uint32_t i) {
           const uint32_t at = rank * plan.part + begin + i;
           const Unit own = message.read<Unit>(mem, at);
-          Unit sum;
+          Unit sum{};
           if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, false, sum);
           if (!arrived) return;
           stage.bcast(1, i, sum, num_ranks);
