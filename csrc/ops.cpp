@@ -6,6 +6,7 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "check.h"
 #include "ops_common.h"
 
 namespace llcoll {
@@ -23,14 +24,16 @@ RequiresGrad find_requires_grad() {
 bool wants_gradient(AtenTensorHandle tensor) {
   static const RequiresGrad requires_grad = find_requires_grad();
   if (!aoti_torch_grad_mode_is_enabled()) return false;
-  // A handle points to an at::Tensor, whose only member is the pointer to its TensorImpl.
-  return requires_grad == nullptr || requires_grad(*reinterpret_cast<void* const*>(tensor));
+  return requires_grad == nullptr || requires_grad(impl_of(tensor));
 }
 
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
 // calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
 // dispatched afresh, so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
 void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  int32_t layout = 0;
+  check_shim(aoti_torch_get_layout(torch::stable::detail::to<AtenTensorHandle>(stack[0]), &layout), "layout");
+  check_that(layout == aoti_torch_layout_strided(), "input has a sparse or opaque layout; it must be strided");
   const bool gradient = wants_gradient(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
   const char* target = gradient ? "llcoll::_all_reduce_grad" : "llcoll::_all_reduce";
   DeferredError deferred;
@@ -54,7 +57,11 @@ void barrier(const StableString& group_name) {
     done = result == 1;
   }
   if (done && !has_communicator(group_name.data(), group_name.length())) return;
-  find_communicator(group_name.data(), group_name.length()).barrier(nullptr);
+  try {
+    find_communicator(group_name.data(), group_name.length()).barrier(nullptr);
+  } catch (const std::exception&) {
+    if (!take_interrupt_follows()) throw;
+  }
 }
 
 }  // namespace

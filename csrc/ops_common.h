@@ -90,6 +90,8 @@ void run_all_reduce(const Checked& call);
 // The fallback: torch.distributed, in place on a contiguous tensor, through the functional ops (graph-safe).
 void torch_all_reduce(AtenTensorHandle tensor, DType dtype, ReduceOp op, const Options& options);
 
+// A handle points to an at::Tensor, whose only member is the pointer to its TensorImpl.
+inline void* impl_of(AtenTensorHandle tensor) { return *reinterpret_cast<void* const*>(tensor); }
 // dst.copy_(src), outside autograd.
 void copy_tensor(AtenTensorHandle dst, AtenTensorHandle src);
 const void* data_of(AtenTensorHandle tensor);
@@ -100,6 +102,11 @@ void all_reduce_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_ou
 void all_reduce_inplace_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 void all_reduce_out_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 void plan_create_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
+
+// An op can raise RuntimeError only, and no Python code runs between it and the caller's handler. So where Python is
+// about to raise KeyboardInterrupt by itself, as soon as the op returns, the op just returns: nobody sees its result.
+void set_interrupt_follows();
+bool take_interrupt_follows();
 
 // llcoll::barrier lives in _C, the CUDA communicators in _cuda: it reaches them through this function, which enqueues a
 // barrier on the current stream. 1: done, 0: no such group there, -1: failed, with the text in `error`.

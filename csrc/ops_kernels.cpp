@@ -7,8 +7,20 @@ namespace llcoll {
 namespace {
 
 thread_local DeferredError* deferred_error = nullptr;
+thread_local bool interrupt_follows = false;
+
+void run_interruptible(const Checked& call) {
+  try {
+    run_all_reduce(call);
+  } catch (const std::exception&) {
+    if (!take_interrupt_follows()) throw;
+  }
+}
 
 }  // namespace
+
+void set_interrupt_follows() { interrupt_follows = true; }
+bool take_interrupt_follows() { return std::exchange(interrupt_follows, false); }
 
 DeferredError::DeferredError() : outer_(std::exchange(deferred_error, this)) {}
 DeferredError::~DeferredError() { deferred_error = outer_; }
@@ -22,7 +34,7 @@ void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {
     Checked call = check_all_reduce(input.get(), nullptr, Form::kFunctional, text_of(reduce_op, group, algorithm));
     OwnedTensor result = empty_like(call.input);
     call.output = view_of_fresh(call.input, result);
-    run_all_reduce(call);
+    run_interruptible(call);
     stack[0] = torch::stable::detail::from(result.release());
   } catch (...) {
     if (deferred_error == nullptr) throw;
@@ -36,7 +48,7 @@ void all_reduce_inplace_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const StableString reduce_op(stack[1]);
   const StableString group(stack[2]);
   const StableString algorithm(stack[3]);
-  run_all_reduce(check_all_reduce(input.get(), nullptr, Form::kInPlace, text_of(reduce_op, group, algorithm)));
+  run_interruptible(check_all_reduce(input.get(), nullptr, Form::kInPlace, text_of(reduce_op, group, algorithm)));
 }
 
 void all_reduce_out_kernel(StableIValue* stack, uint64_t, uint64_t) {
@@ -45,7 +57,7 @@ void all_reduce_out_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const StableString group(stack[2]);
   const StableString algorithm(stack[3]);
   const OwnedTensor output = own(stack[4]);
-  run_all_reduce(check_all_reduce(input.get(), output.get(), Form::kOut, text_of(reduce_op, group, algorithm)));
+  run_interruptible(check_all_reduce(input.get(), output.get(), Form::kOut, text_of(reduce_op, group, algorithm)));
 }
 
 void plan_create_kernel(StableIValue* stack, uint64_t, uint64_t) {

@@ -44,6 +44,7 @@ Plan::Plan(const Checked& call, OwnedTensor input, OwnedTensor output, std::shar
   input_data_ = data_of(input_.get());
   const size_t num_bytes = call_.input.numel * element_bytes(call_.input.dtype);
   is_short_ = num_bytes <= kShortBytes && call_.algorithm != Algorithm::kTorch;
+  is_in_place_ = impl_of(input_.get()) == impl_of(output_.get());
   is_direct_ = call_.input.contiguous && call_.output.contiguous && call_.algorithm != Algorithm::kTorch &&
                call_.input.numel != 0 &&
                (input_data_ == output_data_ || !overlaps(input_data_, output_data_, num_bytes));
@@ -52,9 +53,10 @@ Plan::Plan(const Checked& call, OwnedTensor input, OwnedTensor output, std::shar
 void Plan::check_unchanged() const {
   // Asked for to read: asking to write would move a copy-on-write tensor, which then fails the comparison as it should.
   const void* input = data_of(input_.get());
+  bool same = input == input_data_ && numel_of(input_.get()) == call_.input.numel;
+  if (same && is_in_place_) return;
   const void* output = data_of(output_.get());
-  const bool same = input == input_data_ && output == output_data_ && numel_of(input_.get()) == call_.input.numel &&
-                    numel_of(output_.get()) == call_.input.numel;
+  same = same && output == output_data_ && numel_of(output_.get()) == call_.input.numel;
   check_that(same, "a tensor of the plan has other storage or another size than when the plan was made (",
              call_.input.numel, " elements at ", input_data_, " -> ", output_data_, ", now ", numel_of(input_.get()),
              " at ", input, " -> ", numel_of(output_.get()), " at ", output, "); make a new plan");

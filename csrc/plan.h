@@ -31,7 +31,8 @@ class Plan {
   std::shared_ptr<Communicator> communicator_;
   const void* input_data_;
   void* output_data_;
-  bool is_direct_;  // contiguous, disjoint or equal, served by the backend itself
+  bool is_in_place_;  // input and output are one tensor, not only one address
+  bool is_direct_;    // contiguous, disjoint or equal, served by the backend itself
   bool is_short_;
 };
 

@@ -1,4 +1,6 @@
 // Signals during waits, and the Plan type, whose run decides about Python's lock.
+#include <csignal>
+
 #include "check.h"
 #include "plan.h"
 #include "python_common.h"
@@ -45,6 +47,20 @@ bool handler_raised() {
   Py_XDECREF(interrupt);
   interrupt = value;
   return true;
+}
+
+// True where SIGINT's handler is Python's own and what was raised is its KeyboardInterrupt.
+bool sigint_is_python_default() {
+  if (interrupt == nullptr || PyErr_GivenExceptionMatches(interrupt, PyExc_KeyboardInterrupt) == 0) return false;
+  PyObject* module = PyImport_ImportModule("signal");
+  PyObject* current = module == nullptr ? nullptr : PyObject_CallMethod(module, "getsignal", "i", SIGINT);
+  PyObject* standard = module == nullptr ? nullptr : PyObject_GetAttrString(module, "default_int_handler");
+  const bool result = current != nullptr && current == standard;
+  PyErr_Clear();
+  Py_XDECREF(standard);
+  Py_XDECREF(current);
+  Py_XDECREF(module);
+  return result;
 }
 
 struct PlanObject {
@@ -177,8 +193,13 @@ bool check_signals() {
   }
   const PyGILState_STATE state = PyGILState_Ensure();
   const bool raised = handler_raised();
-  // torch turns the call's end into a RuntimeError. A KeyboardInterrupt follows it: as soon as Python code runs again.
-  if (raised && PyErr_GivenExceptionMatches(interrupt, PyExc_KeyboardInterrupt) != 0) PyErr_SetInterrupt();
+  // Raised again from Python's own loop, which the op gets back to. Any other handler's exception is kept instead, and
+  // the op raises a RuntimeError, which the package converts.
+  if (raised && sigint_is_python_default()) {
+    Py_CLEAR(interrupt);
+    set_interrupt_follows();
+    PyErr_SetInterrupt();
+  }
   PyGILState_Release(state);
   return raised;
 }

@@ -76,7 +76,14 @@ def _fake_out(
     algorithm: str = "auto",
     out: torch.Tensor,
 ) -> None:
-    return None
+    # An `out` on the meta device comes here with a real input: it would be lost silently.
+    for what, mine, wanted in (
+        ("device", out.device, input.device),
+        ("dtype", out.dtype, input.dtype),
+        ("shape", list(out.shape), list(input.shape)),
+    ):
+        if mine != wanted:
+            raise RuntimeError(f"LlcollError: out has {what} {mine}, input has {wanted}")
 
 
 @torch.library.register_fake("llcoll::barrier")

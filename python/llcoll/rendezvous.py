@@ -60,8 +60,9 @@ class Exchange:
         while not self._store.check(keys):
             if time.monotonic() > deadline:
                 missing = [rank for rank, key in enumerate(keys) if not self._store.check([key])]
+                who = f"rank{'s' if len(missing) > 1 else ''} {', '.join(map(str, missing))}"
                 raise CollectiveTimeout(
-                    f"{self._what}: rank(s) {', '.join(map(str, missing))} did not arrive within "
+                    f"{self._what}: {who} did not arrive within "
                     f"{self.timeout_s:g} s (step {self._step}, seen by rank {self.rank})"
                 )
             time.sleep(pause)
@@ -95,7 +96,10 @@ class Exchange:
             where: dict[str, list[str]] = {}
             for rank, text in failures:
                 where.setdefault(text.removeprefix("LlcollError: "), []).append(str(rank))
-            detail = "; ".join(f"rank {', '.join(ranks)}: {text}" for text, ranks in where.items())
+            detail = "; ".join(
+                f"rank{'s' if len(ranks) > 1 else ''} {', '.join(ranks)}: {text}"
+                for text, ranks in where.items()
+            )
             raise LlcollError(f"{self._what} failed: {detail}") from cause
         return [value for _, value in answers]
 
