@@ -190,6 +190,12 @@ class CpuCommunicator final : public Communicator {
       char* scratch = reinterpret_cast<char*>(own_.data() + plan_.scratch_offset[p]);
       const ScratchShape& shape = plan_.shape[p];
       if (p == kSentinel) std::memset(scratch, 0xFF, shape.slots_bytes());
+      if (p == kFlag) {
+        // Compared with >=, so a zero would pass for a later epoch once the counter is past 2^63.
+        for (uint64_t at = shape.ready_offset(0, 0, 0, 0); at < shape.records_offset(); at += shape.ready_bytes) {
+          reinterpret_cast<Packet*>(scratch + at)->flag = epoch;
+        }
+      }
       auto* record = reinterpret_cast<Record*>(scratch + shape.records_offset());
       *record = Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0};
     }

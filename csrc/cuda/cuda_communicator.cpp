@@ -1,0 +1,265 @@
+#include "cuda/cuda_communicator.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <mutex>
+
+#include "check.h"
+#include "cuda/launch_plan.h"
+#include "cuda/self_test.cuh"
+#include "select.h"
+
+namespace llcoll {
+namespace {
+
+void check_cuda(cudaError_t error, const char* what) {
+  if (error != cudaSuccess) [[unlikely]] {
+    cudaGetLastError();  // not sticky ones: the next call must not report it again
+    fail_with(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
+  }
+}
+
+class DeviceScope {
+ public:
+  explicit DeviceScope(int device) {
+    check_cuda(cudaGetDevice(&saved_), "cudaGetDevice");
+    if (saved_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
+    changed_ = saved_ != device;
+  }
+  ~DeviceScope() {
+    if (changed_) cudaSetDevice(saved_);
+  }
+
+ private:
+  int saved_ = 0;
+  bool changed_ = false;
+};
+
+class CudaCommunicator final : public Communicator {
+ public:
+  CudaCommunicator(const Options& options, const CudaMemory& memory, const AllGather& all_gather)
+      : Communicator(options), memory_(memory) {
+    const DeviceScope scope(memory_.device);
+    topology_.cuda = true;
+    topology_.has_multicast = memory_.multicast != 0;
+    agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
+    agree_on_grid(all_gather);
+    self_test(all_gather);
+  }
+
+  ~CudaCommunicator() override {
+    if (record_ != nullptr) cudaFreeHost(record_);
+    if (event_ != nullptr) cudaEventDestroy(event_);
+    if (side_stream_ != nullptr) cudaStreamDestroy(side_stream_);
+  }
+
+  Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
+    return resolve_algorithm(options_, topology_, numel, dtype, op, requested);
+  }
+
+  void all_reduce(const AllReduceCall& call) override {
+    const std::lock_guard lock(mutex_);
+    check_usable();
+    order(static_cast<cudaStream_t>(call.stream));
+    launch(call);
+  }
+
+  void barrier(void* stream) override {
+    all_reduce({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, stream});
+  }
+
+  void check() override {
+    const volatile FailureRecord& record = *record_;
+    if (record.valid == 0) return;
+    const auto algorithm = name_of(static_cast<Algorithm>(record.algorithm));
+    if (record.culprit >= static_cast<int>(kUserAbort) - 1) {
+      fail(ErrorKind::kAborted, concat("the group's collectives were ended; this is rank ", rank()));
+    }
+    fail(ErrorKind::kTimeout,
+         concat("rank ", record.culprit, " did not arrive: rank ", rank(), " waited in all_reduce (", algorithm,
+                ", epoch ", record.epoch, ", awaited rank ", record.source, ")"));
+  }
+
+  void abort(const std::string&) override {
+    const DeviceScope scope(memory_.device);
+    for (int r = 0; r < world_size(); ++r) {
+      check_cuda(
+          cudaMemcpyAsync(&control(r)->aborted, &kUserAbort, sizeof(uint32_t), cudaMemcpyHostToDevice, side_stream_),
+          "cudaMemcpyAsync");
+    }
+    check_cuda(cudaStreamSynchronize(side_stream_), "cudaStreamSynchronize");
+    if (record_->valid == 0) {
+      record_->culprit = static_cast<int>(kUserAbort) - 1;
+      record_->valid = 1;
+    }
+  }
+  void announce_error(const std::string&) override {}
+  void close() override { closed_ = true; }
+
+ private:
+  DeviceControl* control(int r) const { return reinterpret_cast<DeviceControl*>(memory_.buffers[r]); }
+
+  void prepare() {
+    check_that(int(memory_.buffers.size()) == world_size(), "got ", memory_.buffers.size(), " buffers for ",
+               world_size(), " ranks");
+    layout_ = plan_cuda_buffer(options_);
+    check_that(memory_.bytes >= layout_.bytes, "the symmetric buffer has ", memory_.bytes, " bytes, needed ",
+               layout_.bytes);
+    check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&record_), sizeof(FailureRecord), cudaHostAllocMapped),
+               "cudaHostAlloc");
+    *record_ = FailureRecord{};
+    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    char* own = reinterpret_cast<char*>(memory_.buffers[rank()]);
+    check_cuda(cudaMemset(own, 0, layout_.bytes), "cudaMemset");
+    for (int p = 0; p < kNumProtocols; ++p) {
+      const ScratchShape& shape = layout_.shape[p];
+      char* scratch = own + layout_.offset[p];
+      if (p == kSentinel) check_cuda(cudaMemset(scratch, 0xFF, shape.slots_bytes()), "cudaMemset");
+      const uint64_t epoch = options_.first_epoch;
+      const std::vector<Record> records(shape.num_channels,
+                                        Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0});
+      check_cuda(cudaMemcpy(scratch + shape.records_offset(), records.data(), records.size() * sizeof(Record),
+                            cudaMemcpyHostToDevice),
+                 "cudaMemcpy");
+      KernelArgs& args = args_[p];
+      args.scratch.shape = shape;
+      args.scratch.rank = rank();
+      args.wait.record = record_;
+      args.wait.timeout_ns = static_cast<uint64_t>(options_.timeout_s * 1e9);
+      args.wait.rank = rank();
+      args.wait.num_ranks = world_size();
+      for (int r = 0; r < world_size(); ++r) {
+        args.scratch.memory[r] = reinterpret_cast<char*>(memory_.buffers[r]) + layout_.offset[p];
+        args.wait.controls[r] = control(r);
+      }
+    }
+    check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+  }
+
+  // The most CTAs that are resident together however the ranks share devices: the smallest over all ranks.
+  void agree_on_grid(const AllGather& all_gather) {
+    cudaDeviceProp properties{};
+    std::string own;
+    agree(all_gather, rank(), "looking at the GPU", [&] {
+      check_cuda(cudaGetDeviceProperties(&properties, memory_.device), "cudaGetDeviceProperties");
+      own.assign(properties.uuid.bytes, sizeof(properties.uuid.bytes));
+      own += concat(properties.multiProcessorCount);
+    });
+    const std::vector<std::string> all = gather(all_gather, world_size(), own);
+    max_channels_ = kMaxChannels;
+    for (const std::string& one : all) {
+      const int sharing = static_cast<int>(std::count_if(
+          all.begin(), all.end(), [&](const std::string& other) { return other.compare(0, 16, one, 0, 16) == 0; }));
+      const int sms = std::atoi(one.c_str() + 16);
+      max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, sms * kMinCtasPerSm / sharing));
+      topology_.shares_device |= sharing > 1;
+    }
+  }
+
+  // Ends with a round of the bootstrap, behind which every rank may send.
+  void self_test(const AllGather& all_gather) {
+    uint32_t result = 0;
+    agree(all_gather, rank(), "testing stores between GPUs", [&] {
+      if (world_size() == 1) return;
+      SelfTestArgs args{};
+      for (int r = 0; r < world_size(); ++r) {
+        args.slots[r] = reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset);
+      }
+      args.result =
+          reinterpret_cast<uint32_t*>(memory_.buffers[rank()] + layout_.test_offset + kMaxRanks * sizeof(Packet));
+      args.rank = rank();
+      args.num_ranks = world_size();
+      args.timeout_ns = 20'000'000'000;
+      check_cuda(launch_self_test(args, side_stream_), "self test");
+      check_cuda(cudaMemcpyAsync(&result, args.result, sizeof(result), cudaMemcpyDeviceToHost, side_stream_),
+                 "cudaMemcpyAsync");
+      check_cuda(cudaStreamSynchronize(side_stream_), "self test");
+      check_that(result != 2, "stores from a peer did not arrive within 20 s");
+    });
+    for (const std::string& one : gather(all_gather, world_size(), concat(result))) {
+      if (one != "0") topology_.wide_packets = false;
+    }
+    if (!topology_.wide_packets && rank() == 0) {
+      std::fprintf(stderr,
+                   "llcoll: 16-byte packets arrive torn between these GPUs; LL is off, sentinel and flag serve\n");
+    }
+  }
+
+  void check_usable() {
+    check_that(!closed_, "the communicator of group '", options_.group_name, "' was shut down");
+    if (record_->valid != 0) [[unlikely]]
+      check();
+  }
+
+  // One scratch, one order: a call on another stream waits for the last call on the one before. Inside a capture the
+  // events of another stream cannot be waited for, so a capture may use one stream alone.
+  void order(cudaStream_t stream) {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    unsigned long long id = 0;
+    check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
+    if (status == cudaStreamCaptureStatusActive) {
+      check_that(capture_id_ != id || stream == capture_stream_,
+                 "two streams of one capture use the same group: capture its calls on one stream");
+      capture_id_ = id;
+      capture_stream_ = stream;
+      return;
+    }
+    if (launched_ && stream != last_stream_) {
+      check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
+      check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+    }
+    last_stream_ = stream;
+    launched_ = true;
+  }
+
+  void launch(const AllReduceCall& call) {
+    const LaunchPlan plan = plan_launch(call, world_size(), layout_, max_channels_);
+    check_that(plan.kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
+    KernelArgs& args = args_[plan.protocol];
+    args.message = plan.message;
+    args.plan = plan.cut;
+    args.op = call.op;
+    args.wait.algorithm = static_cast<int32_t>(call.algorithm);
+    cudaLaunchAttribute dependent{};
+    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    dependent.val.programmaticStreamSerializationAllowed = 1;
+    cudaLaunchConfig_t config{};
+    config.gridDim = dim3(plan.num_channels);
+    config.blockDim = dim3(plan.num_threads);
+    config.stream = static_cast<cudaStream_t>(call.stream);
+    config.attrs = &dependent;
+    config.numAttrs = 1;
+    void* params[] = {&args};
+    check_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(plan.kernel), params),
+               "launching all_reduce");
+  }
+
+  CudaMemory memory_;
+  CudaLayout layout_{};
+  Topology topology_;
+  KernelArgs args_[kNumProtocols]{};
+  FailureRecord* record_ = nullptr;
+  uint32_t max_channels_ = 1;
+  cudaEvent_t event_ = nullptr;
+  cudaStream_t side_stream_ = nullptr;
+  cudaStream_t last_stream_ = nullptr;
+  cudaStream_t capture_stream_ = nullptr;
+  unsigned long long capture_id_ = 0;
+  bool launched_ = false;
+  std::mutex mutex_;
+};
+
+}  // namespace
+
+uint64_t cuda_buffer_bytes(const Options& options) { return plan_cuda_buffer(options).bytes; }
+
+std::shared_ptr<Communicator> make_cuda_communicator(const Options& options, const CudaMemory& memory,
+                                                     const AllGather& all_gather) {
+  return std::make_shared<CudaCommunicator>(options, memory, all_gather);
+}
+
+}  // namespace llcoll

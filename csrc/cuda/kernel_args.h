@@ -1,0 +1,40 @@
+// A kernel's parameters and the keys of the kernel table. Host and device.
+#pragma once
+
+#include "llcoll/device_wait.h"
+#include "llcoll/layout.h"
+#include "llcoll/message.h"
+
+namespace llcoll {
+
+struct KernelArgs {
+  Scratch scratch;
+  Message message;
+  Plan plan;
+  DeviceWait wait;
+  ReduceOp op;
+};
+static_assert(sizeof(KernelArgs) <= 4096, "the limit of kernel parameters");
+
+// Two CTAs of this size fit on an SM by the kernels' launch bounds: the residency cap counts on it.
+inline constexpr int kMaxThreads = 512;
+inline constexpr int kMinCtasPerSm = 2;
+
+using CudaKernel = void (*)(KernelArgs);
+
+struct CudaKernelKey {
+  DType dtype;
+  ReduceOp op;
+  int num_ranks;
+  bool once;  // the launch gives each thread one unit at most
+};
+
+// One file each; nullptr where the table has no row. `once` is a wish: a row without such a variant loops.
+CudaKernel find_one_shot_ll(const CudaKernelKey& key);
+CudaKernel find_one_shot_sentinel(const CudaKernelKey& key);
+CudaKernel find_one_shot_flag(const CudaKernelKey& key);
+CudaKernel find_two_shot_ll(const CudaKernelKey& key);
+CudaKernel find_two_shot_sentinel(const CudaKernelKey& key);
+CudaKernel find_two_shot_flag(const CudaKernelKey& key);
+
+}  // namespace llcoll

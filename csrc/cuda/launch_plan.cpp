@@ -1,0 +1,124 @@
+#include "cuda/launch_plan.h"
+
+#include <algorithm>
+
+#include "check.h"
+
+namespace llcoll {
+namespace {
+
+constexpr uint64_t kAlign = 256;
+constexpr uint64_t kDefaultScratch = 64ull << 20;
+constexpr uint64_t round_up(uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+
+struct ProtocolFacts {
+  uint32_t slot_bytes;
+  uint32_t unit_bytes;
+  uint32_t num_buffers;
+  bool push;
+  const char* name;
+};
+// Must agree with the protocol headers, whose CUDA instances only nvcc sees; launch.cuh asserts it.
+constexpr ProtocolFacts kFacts[kNumProtocols] = {
+    {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}};
+
+ScratchShape shape_for(CudaProtocol p, uint64_t bytes, int num_ranks) {
+  const ProtocolFacts& facts = kFacts[p];
+  ScratchShape shape{};
+  shape.num_channels = kMaxChannels;
+  shape.num_buffers = facts.num_buffers;
+  shape.slot_bytes = facts.slot_bytes;
+  shape.ready_bytes = facts.push ? 0 : sizeof(Packet);
+  shape.num_ranks = num_ranks;
+  const uint64_t regions = facts.push ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
+  const uint64_t slots = bytes / facts.num_buffers / kMaxChannels / facts.slot_bytes / kStrideUnits * kStrideUnits;
+  check_that(slots >= regions * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ", facts.name,
+             " slots get ", bytes, " bytes of it and need ",
+             regions * kStrideUnits * facts.slot_bytes * facts.num_buffers * kMaxChannels);
+  shape.slots_per_channel = static_cast<uint32_t>(slots);
+  return shape;
+}
+
+CudaProtocol protocol_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShotLl:
+    case Algorithm::kTwoShotLl:
+      return kLl;
+    case Algorithm::kOneShotSentinel:
+    case Algorithm::kTwoShotSentinel:
+      return kSentinel;
+    default:
+      return kFlag;
+  }
+}
+
+CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
+  switch (algorithm) {
+    case Algorithm::kOneShotLl:
+      return find_one_shot_ll(key);
+    case Algorithm::kOneShotSentinel:
+      return find_one_shot_sentinel(key);
+    case Algorithm::kOneShotFlag:
+      return find_one_shot_flag(key);
+    case Algorithm::kTwoShotLl:
+      return find_two_shot_ll(key);
+    case Algorithm::kTwoShotSentinel:
+      return find_two_shot_sentinel(key);
+    case Algorithm::kTwoShotFlag:
+      return find_two_shot_flag(key);
+    default:
+      return nullptr;
+  }
+}
+
+bool aligned(const void* pointer, uint32_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
+
+// Few threads for few units: a warp that has nothing to do still costs its barrier. Many small CTAs rather than few
+// large ones: each brings its own load and store ports.
+uint32_t threads_for(uint32_t part, uint32_t max_channels) {
+  for (uint32_t threads : {32u, 64u, 128u}) {
+    if (part <= threads) return threads;
+  }
+  return part <= 256 * max_channels ? 256 : kMaxThreads;
+}
+
+}  // namespace
+
+CudaLayout plan_cuda_buffer(const Options& options) {
+  const uint64_t budget = options.scratch_bytes == 0 ? kDefaultScratch : options.scratch_bytes;
+  CudaLayout layout{};
+  layout.shape[kLl] = shape_for(kLl, budget / 4, options.world_size);
+  layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, options.world_size);
+  layout.shape[kFlag] = shape_for(kFlag, budget / 2, options.world_size);
+  uint64_t at = sizeof(DeviceControl);
+  for (int p = 0; p < kNumProtocols; ++p) {
+    layout.offset[p] = at = round_up(at);
+    at += layout.shape[p].bytes();
+  }
+  layout.test_offset = at = round_up(at);
+  layout.bytes = round_up(at + (kMaxRanks + 1) * sizeof(Packet));
+  return layout;
+}
+
+LaunchPlan plan_launch(const AllReduceCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels) {
+  LaunchPlan plan{};
+  plan.protocol = protocol_of(call.algorithm);
+  const ProtocolFacts& facts = kFacts[plan.protocol];
+  const bool two = is_two_shot(call.algorithm);
+  const int num_parts = two ? num_ranks : 1;
+  const uint64_t bytes = call.numel * element_bytes(call.dtype);
+  const uint64_t units = (bytes + facts.unit_bytes - 1) / facts.unit_bytes;
+  const uint32_t part = static_cast<uint32_t>((units + num_parts - 1) / num_parts);
+  const uint32_t regions = facts.push ? push_regions(two ? 2 : 1, num_ranks) : pull_regions(two ? 2 : 1, num_ranks);
+  const uint32_t max_chunk = layout.shape[plan.protocol].slots_per_channel / regions / kStrideUnits * kStrideUnits;
+  plan.num_threads = threads_for(part, max_channels);
+  plan.num_channels = std::clamp<uint32_t>((part + plan.num_threads - 1) / plan.num_threads, 1, max_channels);
+  plan.cut = make_plan(units, num_parts, plan.num_channels, max_chunk);
+  const bool once = plan.cut.num_chunks == 1 && plan.cut.per_channel <= plan.num_threads;
+  plan.kernel = find(call.algorithm, {call.dtype, call.op, num_ranks, once});
+  plan.message = make_message(call.input, call.output, bytes, element_bytes(call.dtype), int(facts.unit_bytes),
+                              aligned(call.input, facts.unit_bytes), aligned(call.output, facts.unit_bytes));
+  return plan;
+}
+
+}  // namespace llcoll

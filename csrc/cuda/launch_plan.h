@@ -1,0 +1,33 @@
+// From a call to a launch: buffer layout, grid, chunks, kernel. Depends on sizes, type and grid cap alone.
+#pragma once
+
+#include "communicator.h"
+#include "cuda/kernel_args.h"
+
+namespace llcoll {
+
+enum CudaProtocol { kLl, kSentinel, kFlag, kNumProtocols };
+
+// Channels of every scratch: no grid is larger.
+inline constexpr uint32_t kMaxChannels = 128;
+
+// One rank's symmetric buffer: control, the three scratches, self-test slots.
+struct CudaLayout {
+  ScratchShape shape[kNumProtocols];
+  uint64_t offset[kNumProtocols];
+  uint64_t test_offset;
+  uint64_t bytes;
+};
+CudaLayout plan_cuda_buffer(const Options& options);
+
+struct LaunchPlan {
+  CudaKernel kernel;  // nullptr: no such row
+  CudaProtocol protocol;
+  uint32_t num_channels;
+  uint32_t num_threads;
+  Plan cut;
+  Message message;
+};
+LaunchPlan plan_launch(const AllReduceCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels);
+
+}  // namespace llcoll

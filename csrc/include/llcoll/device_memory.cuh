@@ -1,0 +1,236 @@
+// Memory policy for CUDA: the only file with PTX. Orders and scopes are named at each access; the algorithms pair them.
+#pragma once
+
+#include "llcoll/device_wait.h"
+#include "llcoll/layout.h"
+#include "llcoll/wait.h"
+
+namespace llcoll {
+inline namespace LLC_ISA {
+
+namespace ptx {
+
+LLC_FN uint64_t global_ns() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(t));
+  return t;
+}
+
+// One access of 16 bytes (sm_70, PTX 8.3): single-copy atomic on one GPU and over NVLink. A .v2.b64 would formally be
+// two accesses, and a flag could be seen before its payload.
+LLC_FN void store_relaxed_16(void* at, uint64_t low, uint64_t high) {
+  asm volatile("{ .reg .b128 t; mov.b128 t, {%1, %2}; st.relaxed.sys.global.b128 [%0], t; }" ::"l"(at), "l"(low),
+               "l"(high)
+               : "memory");
+}
+LLC_FN void load_relaxed_16(const void* at, uint64_t& low, uint64_t& high) {
+  asm volatile("{ .reg .b128 t; ld.relaxed.sys.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
+               : "=l"(low), "=l"(high)
+               : "l"(at)
+               : "memory");
+}
+LLC_FN void store_relaxed_4(uint32_t* at, uint32_t value) {
+  asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+}
+LLC_FN uint32_t load_relaxed_4(const uint32_t* at) {
+  uint32_t value;
+  asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(value) : "l"(at) : "memory");
+  return value;
+}
+
+// Plain accesses; volatile, so that the compiler keeps a load above the wait that hides its latency.
+LLC_FN Bytes<16> load_plain(const void* at, Bytes<16>*) {
+  Bytes<16> u;
+  asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(u.words[0]), "=r"(u.words[1]), "=r"(u.words[2]), "=r"(u.words[3])
+               : "l"(at));
+  return u;
+}
+LLC_FN Bytes<8> load_plain(const void* at, Bytes<8>*) {
+  Bytes<8> u;
+  asm volatile("ld.global.v2.b32 {%0, %1}, [%2];" : "=r"(u.words[0]), "=r"(u.words[1]) : "l"(at));
+  return u;
+}
+LLC_FN void store_plain(void* at, Bytes<16> u) {
+  asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(u.words[0]), "r"(u.words[1]), "r"(u.words[2]),
+               "r"(u.words[3])
+               : "memory");
+}
+LLC_FN void store_plain(void* at, Bytes<8> u) {
+  asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(u.words[0]), "r"(u.words[1]) : "memory");
+}
+
+LLC_FN void fence_acq_rel_sys() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
+}  // namespace ptx
+
+// The tail of a message and unaligned user data: element by element, out of the way of the aligned path.
+template <class T>
+LLC_FN uint64_t gather_elements(const char* from, uint64_t offset, uint64_t num_bytes) {
+  uint64_t word = 0;
+  for (unsigned b = 0; b < 8; b += sizeof(T)) {
+    if (offset + b < num_bytes) {
+      word |= static_cast<uint64_t>(*reinterpret_cast<const volatile T*>(from + offset + b)) << (8 * b);
+    }
+  }
+  return word;
+}
+LLC_COLD_FN uint64_t gather_word(const char* from, uint64_t offset, uint64_t num_bytes, uint32_t element_bytes) {
+  switch (element_bytes) {
+    case 1:
+      return gather_elements<uint8_t>(from, offset, num_bytes);
+    case 2:
+      return gather_elements<uint16_t>(from, offset, num_bytes);
+    case 4:
+      return gather_elements<uint32_t>(from, offset, num_bytes);
+    default:
+      return gather_elements<uint64_t>(from, offset, num_bytes);
+  }
+}
+template <class T>
+LLC_FN void scatter_elements(char* to, uint64_t offset, uint64_t num_bytes, uint64_t word) {
+  for (unsigned b = 0; b < 8; b += sizeof(T)) {
+    if (offset + b < num_bytes) *reinterpret_cast<volatile T*>(to + offset + b) = static_cast<T>(word >> (8 * b));
+  }
+}
+LLC_COLD_FN void scatter_word(char* to, uint64_t offset, uint64_t num_bytes, uint32_t element_bytes, uint64_t word) {
+  switch (element_bytes) {
+    case 1:
+      return scatter_elements<uint8_t>(to, offset, num_bytes, word);
+    case 2:
+      return scatter_elements<uint16_t>(to, offset, num_bytes, word);
+    case 4:
+      return scatter_elements<uint32_t>(to, offset, num_bytes, word);
+    default:
+      return scatter_elements<uint64_t>(to, offset, num_bytes, word);
+  }
+}
+
+// State of a long wait in one register pair, so that the call out of line takes nothing's address: bit 63 stop, bit 62
+// published, the rest the time it began.
+inline constexpr uint64_t kStopWaiting = uint64_t{1} << 63;
+inline constexpr uint64_t kPublished = uint64_t{1} << 62;
+inline constexpr uint64_t kPublishAfterNs = 1'000'000;
+inline constexpr uint64_t kGraceNs = 200'000'000;
+
+LLC_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint64_t epoch) {
+  volatile FailureRecord* record = wait.record;
+  if (record->valid != 0) return;
+  record->culprit = culprit;
+  record->source = source;
+  record->algorithm = wait.algorithm;
+  record->epoch = epoch;
+  ptx::fence_acq_rel_sys();
+  record->valid = 1;
+}
+
+LLC_COLD_FN uint64_t wait_longer(const DeviceWait& wait, uint64_t state, int source, uint64_t epoch) {
+  const uint32_t aborted = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
+  if (aborted != 0) {
+    tell_host(wait, static_cast<int>(aborted) - 1, source, epoch);
+    return state | kStopWaiting;
+  }
+  const uint64_t now = ptx::global_ns();
+  if (state == 0) return now;
+  const uint64_t waited = now - (state & ~kPublished);
+  if (waited > kPublishAfterNs && (state & kPublished) == 0) {
+    ptx::store_relaxed_4(&wait.controls[wait.rank]->awaited, static_cast<uint32_t>(source + 1));
+    state |= kPublished;
+  }
+  if (wait.timeout_ns == 0 || waited < wait.timeout_ns + kGraceNs) return state;
+  const int culprit = find_culprit(wait.rank, source, wait.num_ranks, [&](int r) {
+    return static_cast<int>(ptx::load_relaxed_4(&wait.controls[r]->awaited));
+  });
+  for (int r = 0; r < wait.num_ranks; ++r) {
+    ptx::store_relaxed_4(&wait.controls[r]->aborted, static_cast<uint32_t>(culprit + 1));
+  }
+  tell_host(wait, culprit, source, epoch);
+  return state | kStopWaiting;
+}
+
+struct DeviceMemory {
+  static constexpr int kWidestUnit = 16;
+  static constexpr int kFlagAhead = 0;
+  static constexpr int kFlagBuffers = 2;
+  static constexpr uint32_t kPollsPerBurst = 1024;
+  struct Patience {
+    uint64_t state = 0;
+    uint32_t polls = 0;
+  };
+
+  const DeviceWait& wait;
+
+  LLC_FN void store_packet(Packet* at, Packet packet) const { ptx::store_relaxed_16(at, packet.payload, packet.flag); }
+  LLC_FN Packet load_packet(const Packet* at) const {
+    Packet p;
+    ptx::load_relaxed_16(at, p.payload, p.flag);
+    return p;
+  }
+  LLC_FN void store_unit(Bytes<16>* at, Bytes<16> u) const {
+    ptx::store_relaxed_16(at, u.words[0] | uint64_t{u.words[1]} << 32, u.words[2] | uint64_t{u.words[3]} << 32);
+  }
+  LLC_FN Bytes<16> load_unit(const Bytes<16>* at) const {
+    uint64_t low, high;
+    ptx::load_relaxed_16(at, low, high);
+    return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
+             static_cast<uint32_t>(high >> 32)}};
+  }
+  template <class Unit>
+  LLC_FN void put(Unit* at, Unit u) const {
+    ptx::store_plain(at, u);
+  }
+  template <class Unit>
+  LLC_FN Unit get(const Unit* at) const {
+    return ptx::load_plain(at, static_cast<Unit*>(nullptr));
+  }
+  LLC_FN void fence_release() const { ptx::fence_acq_rel_sys(); }
+  LLC_FN void fence_acquire() const { ptx::fence_acq_rel_sys(); }
+  LLC_FN void fence() const { ptx::fence_acq_rel_sys(); }
+
+  template <class Unit>
+  LLC_FN Unit read(const char* at) const {
+    return ptx::load_plain(at, static_cast<Unit*>(nullptr));
+  }
+  template <class Unit>
+  LLC_FN void write(char* at, Unit u) const {
+    ptx::store_plain(at, u);
+  }
+  template <class Unit>
+  LLC_FN Unit read_part(const char* from, uint64_t offset, uint64_t num_bytes, uint32_t element_bytes) const {
+    Unit u;
+    for (int w = 0; w < Unit::kWords; w += 2) {
+      const uint64_t word = gather_word(from, offset + 4 * w, num_bytes, element_bytes);
+      u.words[w] = static_cast<uint32_t>(word);
+      u.words[w + 1] = static_cast<uint32_t>(word >> 32);
+    }
+    return u;
+  }
+  template <class Unit>
+  LLC_FN void write_part(char* to, uint64_t offset, uint64_t num_bytes, uint32_t element_bytes, Unit u) const {
+    for (int w = 0; w < Unit::kWords; w += 2) {
+      scatter_word(to, offset + 4 * w, num_bytes, element_bytes, u.words[w] | uint64_t{u.words[w + 1]} << 32);
+    }
+  }
+
+  // The record is private to one channel of one rank; kernel boundaries order its launches.
+  LLC_FN Record load_record(const Record* at) const {
+    return __builtin_bit_cast(Record, ptx::load_plain(at, static_cast<Bytes<16>*>(nullptr)));
+  }
+  LLC_FN void store_record(Record* at, Record record) const {
+    ptx::store_plain(at, __builtin_bit_cast(Bytes<16>, record));
+  }
+
+  // Seen by wait_on; a finished communicator's launches leave by their record, and the host refuses new ones.
+  LLC_FN bool aborted() const { return false; }
+  LLC_FN bool keep_polling(Patience& patience) const { return ++patience.polls % kPollsPerBurst != 0; }
+  LLC_FN bool wait_on(Patience& patience, int source, uint64_t epoch) const {
+    patience.state = wait_longer(wait, patience.state, source, epoch);
+    return (patience.state & kStopWaiting) == 0;
+  }
+  LLC_FN void stop_waiting(const Patience& patience) const {
+    if (patience.state & kPublished) ptx::store_relaxed_4(&wait.controls[wait.rank]->awaited, 0);
+  }
+};
+
+}  // namespace LLC_ISA
+}  // namespace llcoll
