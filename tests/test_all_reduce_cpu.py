@@ -156,7 +156,7 @@ def test_messages_larger_than_the_scratch(world: int) -> None:
             pool(world),
             data,
             cases,
-            options={"scratch_bytes": 256 * 1024},
+            options={"scratch_bytes": world * 64 * 1024},
             slow_rank=1,
             timeout=200,
         )
