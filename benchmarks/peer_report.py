@@ -1,7 +1,8 @@
 """Medians, paired ratios, goals and Markdown of cpu_peers.py's records.
 
-A record is one block: {"round", "dtype", "bytes", "contender", "us", "ping_ns", "state",
-"waited"}. Ratios are paired: both figures come from one round and one state of the cores.
+A record is one block: {"round", "dtype", "bytes", "contender", "us", "median", "best", "ping_ns",
+"state", "waited"}; us is the chosen one of median and best. Ratios are paired: both figures come
+from one round and one state of the cores.
 """
 
 from __future__ import annotations
@@ -192,7 +193,8 @@ def markdown(result: dict[str, Any]) -> str:
         f"{about['cpu']}, Linux {about['kernel']}. "
         + ", ".join(f"{name}: {version}" for name, version in sorted(about["versions"].items()))
         + f". llcoll commit {about['commit']}.\n",
-        f"Microseconds per in-place all-reduce, median of {about['rounds']} interleaved rounds. "
+        f"Microseconds per in-place all-reduce: {about['statistic']} of a block's batches, median "
+        f"over {about['rounds']} interleaved rounds. "
         f"near: a cache line moves between the CPUs in under {about['near_below_ns']:.0f} ns one "
         f"way; far: longer. Blocks in each state: {about['states']}. Blocks in which a "
         f"rank waited over 5% of the time for a core (expected with more ranks than CPUs): "

@@ -5,9 +5,9 @@ orchestrator's socket, says what it can run, then sleeps in a read until it is g
 contender, type and size. So only one job at a time uses the cores. MPI jobs import no torch.
 
 Messages are JSON, one a line. A block: {"contender", "dtype", "bytes", "batches", "per_batch",
-"warmup", "cpu", "verify"}; its answer: {"us": median over batches, "wrong": elements that differ
-from the exact result, "waited": share of the time spent runnable
-but without a core} or {"error": text}.
+"warmup", "cpu", "verify"}; its answer: {"batches": us a call in each, "wrong": elements that differ
+from the exact result, "waited": share of the time spent runnable but without a core} or
+{"error": text}.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import importlib
 import json
 import os
 import socket
-import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -215,7 +214,7 @@ def run_block(job: Job, block: dict[str, Any], cache: Cache) -> dict[str, Any]:
     gc.enable()
     took_ns = time.perf_counter_ns() - begin_ns
     answer["waited"] = (core_wait_ns() - waited_ns) / took_ns
-    answer["us"] = statistics.median(batches)
+    answer["batches"] = batches
     return answer
 
 
