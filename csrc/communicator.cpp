@@ -57,6 +57,13 @@ struct LastFound {
 };
 thread_local LastFound last_found;
 
+struct LastHash {
+  uint64_t generation = 0;
+  uint64_t hash = 0;
+  Communicator* communicator = nullptr;
+};
+thread_local LastHash last_hash;
+
 std::atomic<bool (*)()> interrupt_check{nullptr};
 std::atomic<int> num_in_interrupt_check{0};
 
@@ -72,14 +79,24 @@ const std::shared_ptr<Communicator>* look_up(const Registry& r, std::string_view
   return it == r.communicators.end() ? nullptr : &it->second;
 }
 
+[[noreturn]] void fail_unknown(const Registry& r, std::string_view name) {
+  fail_with("no communicator for group '", name,
+            "' on this device type; call llcoll.init() on every rank of the group ",
+            "first (initialised here: ", known_names(r), ")");
+}
+
 const std::shared_ptr<Communicator>& find_locked(const Registry& r, std::string_view name) {
   const std::shared_ptr<Communicator>* found = look_up(r, name);
-  if (found == nullptr) {
-    fail_with("no communicator for group '", name,
-              "' on this device type; call llcoll.init() on every rank of the group ",
-              "first (initialised here: ", known_names(r), ")");
-  }
+  if (found == nullptr) fail_unknown(r, name);
   return *found;
+}
+
+Communicator* find_hash_locked(const Registry& r, uint64_t hash) {
+  if (r.has_default && hash == hash_of("", 0)) return r.communicators.at(r.default_name).get();
+  for (const auto& [name, communicator] : r.communicators) {
+    if (hash_of(name.data(), name.size()) == hash) return communicator.get();
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -100,6 +117,10 @@ void register_communicator(const std::string& group_name, std::shared_ptr<Commun
   const std::lock_guard<std::mutex> lock(r.mutex);
   if (r.communicators.count(group_name) != 0) {
     fail_with("group '", group_name, "' has a communicator already");
+  }
+  const uint64_t hash = hash_of(group_name.data(), group_name.size());
+  if (find_hash_locked(r, hash) != nullptr || hash == hash_of("", 0)) {
+    fail_with("group '", group_name, "' has the same hash as another group's name; give it another name");
   }
   r.communicators.emplace(group_name, std::move(communicator));
   if (is_default) {
@@ -126,6 +147,24 @@ Communicator& find_communicator(const char* group_name, size_t length) {
     std::memcpy(last.name, group_name, length);
   }
   return found;
+}
+
+Communicator& find_communicator(uint64_t name_hash, const char* name_for_errors) {
+  LastHash& last = last_hash;
+  const uint64_t now = generation.load(std::memory_order_acquire);
+  if (last.generation == now && last.hash == name_hash) return *last.communicator;
+  Registry& r = registry();
+  const std::lock_guard<std::mutex> lock(r.mutex);
+  Communicator* found = find_hash_locked(r, name_hash);
+  if (found == nullptr) fail_unknown(r, name_for_errors != nullptr ? name_for_errors : concat("#", name_hash));
+  last = {generation.load(std::memory_order_relaxed), name_hash, found};
+  return *found;
+}
+
+uint64_t hash_of(const char* group_name, size_t length) {
+  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
+  for (size_t i = 0; i < length; ++i) hash = (hash ^ static_cast<unsigned char>(group_name[i])) * 0x100000001b3;
+  return hash;
 }
 
 bool has_communicator(const char* group_name, size_t length) {

@@ -83,6 +83,9 @@ class Communicator {
 void register_communicator(const std::string& group_name, std::shared_ptr<Communicator> communicator, bool is_default);
 // Borrowed pointer, valid until unregister: ops look it up on each call. Throws LlcollError if there is none.
 Communicator& find_communicator(const char* group_name, size_t length);
+// The same by hash_of(name): a number that stands for the name in any process. `name_for_errors` may be null.
+Communicator& find_communicator(uint64_t name_hash, const char* name_for_errors);
+uint64_t hash_of(const char* group_name, size_t length);
 bool has_communicator(const char* group_name, size_t length);
 std::shared_ptr<Communicator> share_communicator(const std::string& group_name);
 // Closes and forgets it; false if there was none.

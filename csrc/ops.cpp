@@ -30,19 +30,36 @@ bool wants_gradient(AtenTensorHandle tensor) {
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
 // calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
 // dispatched afresh, so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
+// They take numbers for the names: torch 2.11 leaks each string that goes through torch_call_dispatcher.
 void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
-  int32_t layout = 0;
-  check_shim(aoti_torch_get_layout(torch::stable::detail::to<AtenTensorHandle>(stack[0]), &layout), "layout");
-  check_that(layout == aoti_torch_layout_strided(), "input has a sparse or opaque layout; it must be strided");
-  const bool gradient = wants_gradient(torch::stable::detail::to<AtenTensorHandle>(stack[0]));
-  const char* target = gradient ? "llcoll::_all_reduce_grad" : "llcoll::_all_reduce";
-  DeferredError deferred;
-  const AOTITorchError error = torch_call_dispatcher(target, "", stack, TORCH_ABI_VERSION);
+  OwnedTensor input = own(stack[0]);
+  const StableString reduce_op(stack[1]);
+  const StableString group(stack[2]);
+  const StableString algorithm(stack[3]);
+  StableIValue arguments[4];
+  try {
+    int32_t layout = 0;
+    check_shim(aoti_torch_get_layout(input.get(), &layout), "layout");
+    check_that(layout == aoti_torch_layout_strided(), "input has a sparse or opaque layout; it must be strided");
+    const ReduceOp op = parse_reduce_op(reduce_op.data(), reduce_op.length());
+    const Algorithm requested = parse_algorithm(algorithm.data(), algorithm.length());
+    arguments[1] = torch::stable::detail::from(static_cast<int64_t>(op));
+    arguments[2] = torch::stable::detail::from(static_cast<int64_t>(requested));
+    arguments[3] = torch::stable::detail::from(static_cast<int64_t>(hash_of(group.data(), group.length())));
+  } catch (const std::exception& error) {
+    announce(text_of(reduce_op, group, algorithm), error.what());
+    throw;
+  }
+  const char* target = wants_gradient(input.get()) ? "llcoll::_all_reduce_grad" : "llcoll::_all_reduce";
+  arguments[0] = torch::stable::detail::from(input.release());
+  DeferredError deferred(group.data());
+  const AOTITorchError error = torch_call_dispatcher(target, "", arguments, TORCH_ABI_VERSION);
   if (deferred.any()) [[unlikely]] {
-    if (error == 0) own(stack[0]);
+    if (error == 0) own(arguments[0]);
     deferred.rethrow();
   }
   check_shim(error, target);
+  stack[0] = arguments[0];
 }
 
 std::atomic<CudaBarrier> cuda_barrier{nullptr};
@@ -79,16 +96,16 @@ STABLE_TORCH_LIBRARY(llcoll, m)
       "all_reduce_out(Tensor input, str reduce_op=\"sum\", str group_name=\"\", *, str algorithm=\"auto\", "
       "Tensor(a!) out) -> ()");
   m.def("barrier(str group_name=\"\") -> ()");
-  m.def("_all_reduce(Tensor input, str reduce_op, str group_name, str algorithm) -> Tensor");
-  m.def("_all_reduce_grad(Tensor input, str reduce_op, str group_name, str algorithm) -> Tensor");
+  m.def("_all_reduce(Tensor input, int reduce_op, int algorithm, int group_hash) -> Tensor");
+  m.def("_all_reduce_grad(Tensor input, int reduce_op, int algorithm, int group_hash) -> Tensor");
   m.def("_plan_create(Tensor input, Tensor out, str reduce_op, str group_name, str algorithm) -> int");
 }
 
 STABLE_TORCH_LIBRARY_IMPL(llcoll, CPU, m)
 {
   m.impl("all_reduce", &llcoll::all_reduce_kernel);
-  m.impl("_all_reduce", &llcoll::all_reduce_kernel);
-  m.impl("_all_reduce_grad", &llcoll::all_reduce_kernel);
+  m.impl("_all_reduce", &llcoll::all_reduce_numbered_kernel);
+  m.impl("_all_reduce_grad", &llcoll::all_reduce_numbered_kernel);
   m.impl("all_reduce_", &llcoll::all_reduce_inplace_kernel);
   m.impl("all_reduce_out", &llcoll::all_reduce_out_kernel);
   m.impl("_plan_create", &llcoll::plan_create_kernel);

@@ -113,15 +113,28 @@ void check_out(const TensorView& input, const TensorView& output) {
   check_that(same, "out has shape ", shape_text(out), ", input has ", shape_text(in));
 }
 
-Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form form, const CallText& text) {
+struct Parsed {
+  ReduceOp op;
+  Algorithm requested;
+  Communicator* communicator;
+};
+
+Parsed parse(const CallText& text) {
+  const ReduceOp op = parse_reduce_op(text.reduce_op, text.reduce_op_length);
+  const Algorithm requested = parse_algorithm(text.algorithm, text.algorithm_length);
+  return {op, requested, &find_communicator(text.group_name, text.group_name_length)};
+}
+
+template <class Parse>
+Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form form, Parse parse_rest) {
   Checked call;
   call.input = checked_view(input, "input");
   if (form == Form::kOut) call.output = checked_view(output, "out");
-  call.op = parse_reduce_op(text.reduce_op, text.reduce_op_length);
-  const Algorithm requested = parse_algorithm(text.algorithm, text.algorithm_length);
-  call.communicator = &find_communicator(text.group_name, text.group_name_length);
+  const Parsed parsed = parse_rest();
+  call.op = parsed.op;
+  call.communicator = parsed.communicator;
   check_that(call.input.dtype != DType::kBool || call.op != ReduceOp::kAvg, "reduce_op 'avg' has no meaning for bool");
-  call.algorithm = call.communicator->resolve(call.input.numel, call.input.dtype, call.op, requested);
+  call.algorithm = call.communicator->resolve(call.input.numel, call.input.dtype, call.op, parsed.requested);
   if (form == Form::kOut) check_out(call.input, call.output);
   if (form == Form::kInPlace) call.output = call.input;
   if (form == Form::kFunctional) {
@@ -133,13 +146,8 @@ Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form for
   return call;
 }
 
-[[gnu::cold]] void announce(const CallText& text, const char* what) {
-  try {
-    Communicator& communicator = find_communicator(text.group_name, text.group_name_length);
-    if (communicator.options().debug && !communicator.closed()) communicator.announce_error(what);
-  } catch (const std::exception&) {
-    // The first error is the one to report.
-  }
+[[gnu::cold]] void announce_to(Communicator& communicator, const char* what) {
+  if (communicator.options().debug && !communicator.closed()) communicator.announce_error(what);
 }
 
 // Gradients are the Autograd kernel's business: copies in here must record nothing.
@@ -226,11 +234,30 @@ void copy_tensor(AtenTensorHandle dst, AtenTensorHandle src) {
   check_shim(aoti_torch_copy_(dst, src, 0), "copy");
 }
 
+void announce(const CallText& text, const char* what) {
+  try {
+    announce_to(find_communicator(text.group_name, text.group_name_length), what);
+  } catch (const std::exception&) {
+    // The first error is the one to report.
+  }
+}
+
 Checked check_all_reduce(AtenTensorHandle input, AtenTensorHandle output, Form form, const CallText& text) {
   try {
-    return check_in_order(input, output, form, text);
+    return check_in_order(input, output, form, [&] { return parse(text); });
   } catch (const std::exception& error) {
     announce(text, error.what());
+    throw;
+  }
+}
+
+Checked check_all_reduce(AtenTensorHandle input, ReduceOp op, Algorithm requested, uint64_t group_hash,
+                         const char* group_name) {
+  Communicator& communicator = find_communicator(group_hash, group_name);
+  try {
+    return check_in_order(input, nullptr, Form::kFunctional, [&] { return Parsed{op, requested, &communicator}; });
+  } catch (const std::exception& error) {
+    announce_to(communicator, error.what());
     throw;
   }
 }

@@ -78,6 +78,12 @@ enum class Form { kFunctional, kInPlace, kOut };
 // in debug mode the peers hear of it, so they fail at once. `output` is null unless `form` is kOut.
 Checked check_all_reduce(AtenTensorHandle input, AtenTensorHandle output, Form form, const CallText& text);
 
+// The functional form with the names already turned into numbers; `group_name` only for errors, may be null.
+Checked check_all_reduce(AtenTensorHandle input, ReduceOp op, Algorithm requested, uint64_t group_hash,
+                         const char* group_name);
+// In debug mode, tells the group's peers that this rank raised instead of calling.
+void announce(const CallText& text, const char* what);
+
 // Fresh contiguous storage like `view`.
 OwnedTensor empty_like(const TensorView& view);
 // Same, for a tensor that check_all_reduce refused.
@@ -99,6 +105,7 @@ void* mutable_data_of(AtenTensorHandle tensor);
 
 // The ops' kernels in torch's boxed calling convention: they take over the arguments' references.
 void all_reduce_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
+void all_reduce_numbered_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 void all_reduce_inplace_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 void all_reduce_out_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 void plan_create_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
@@ -114,21 +121,23 @@ using CudaBarrier = int (*)(const char* group_name, size_t length, char* error, 
 constexpr const char* kCudaBarrierCapsule = "llcoll._cuda.barrier";
 void set_cuda_barrier(CudaBarrier barrier);
 
-// While one exists, all_reduce_kernel on this thread stores its exception here and returns an arbitrary tensor: torch's
-// C dispatcher call, through which the Autograd kernel goes, would print the message and lose it.
+// While one exists, all_reduce_numbered_kernel on this thread stores its exception here and returns an arbitrary
+// tensor: torch's C dispatcher call, through which the Autograd kernel goes, would print the message and lose it.
 class DeferredError {
  public:
-  DeferredError();
+  explicit DeferredError(const char* group_name);
   ~DeferredError();
   DeferredError(const DeferredError&) = delete;
   DeferredError& operator=(const DeferredError&) = delete;
   void store(std::exception_ptr error) { error_ = std::move(error); }
+  const char* group_name() const { return group_name_; }
   bool any() const { return error_ != nullptr; }
   [[noreturn]] void rethrow() { std::rethrow_exception(error_); }
 
  private:
   std::exception_ptr error_;
   DeferredError* outer_;
+  const char* group_name_;
 };
 
 // The device and the stream of one call: nothing on CPU.

@@ -17,12 +17,20 @@ void run_interruptible(const Checked& call) {
   }
 }
 
+StableIValue run_functional(Checked call) {
+  OwnedTensor result = empty_like(call.input);
+  call.output = view_of_fresh(call.input, result);
+  run_interruptible(call);
+  return torch::stable::detail::from(result.release());
+}
+
 }  // namespace
 
 void set_interrupt_follows() { interrupt_follows = true; }
 bool take_interrupt_follows() { return std::exchange(interrupt_follows, false); }
 
-DeferredError::DeferredError() : outer_(std::exchange(deferred_error, this)) {}
+DeferredError::DeferredError(const char* group_name)
+    : outer_(std::exchange(deferred_error, this)), group_name_(group_name) {}
 DeferredError::~DeferredError() { deferred_error = outer_; }
 
 void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {
@@ -30,12 +38,18 @@ void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const StableString reduce_op(stack[1]);
   const StableString group(stack[2]);
   const StableString algorithm(stack[3]);
+  stack[0] =
+      run_functional(check_all_reduce(input.get(), nullptr, Form::kFunctional, text_of(reduce_op, group, algorithm)));
+}
+
+void all_reduce_numbered_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  const OwnedTensor input = own(stack[0]);
+  const auto op = static_cast<ReduceOp>(torch::stable::detail::to<int64_t>(stack[1]));
+  const auto algorithm = static_cast<Algorithm>(torch::stable::detail::to<int64_t>(stack[2]));
+  const auto group_hash = static_cast<uint64_t>(torch::stable::detail::to<int64_t>(stack[3]));
   try {
-    Checked call = check_all_reduce(input.get(), nullptr, Form::kFunctional, text_of(reduce_op, group, algorithm));
-    OwnedTensor result = empty_like(call.input);
-    call.output = view_of_fresh(call.input, result);
-    run_interruptible(call);
-    stack[0] = torch::stable::detail::from(result.release());
+    const char* group_name = deferred_error == nullptr ? nullptr : deferred_error->group_name();
+    stack[0] = run_functional(check_all_reduce(input.get(), op, algorithm, group_hash, group_name));
   } catch (...) {
     if (deferred_error == nullptr) throw;
     deferred_error->store(std::current_exception());

@@ -89,15 +89,20 @@ PyObject* stop_signal_checks(PyObject*, PyObject*) {
   Py_RETURN_NONE;
 }
 
-PyObject* algorithms(PyObject*, PyObject*) {
+// The names of an enumeration, in its order.
+template <class Enum>
+PyObject* names_of(int count) {
   PyObject* names = PyList_New(0);
-  for (int i = 0; names != nullptr && i < kNumAlgorithms; ++i) {
-    PyObject* name = PyUnicode_FromString(name_of(static_cast<Algorithm>(i)));
+  for (int i = 0; names != nullptr && i < count; ++i) {
+    PyObject* name = PyUnicode_FromString(name_of(static_cast<Enum>(i)));
     if (name == nullptr || PyList_Append(names, name) != 0) Py_CLEAR(names);
     Py_XDECREF(name);
   }
   return names;
 }
+
+PyObject* algorithms(PyObject*, PyObject*) { return names_of<Algorithm>(kNumAlgorithms); }
+PyObject* reduce_ops(PyObject*, PyObject*) { return names_of<ReduceOp>(kNumReduceOps); }
 
 PyMethodDef common_methods[] = {
     {"set_error_classes", set_error_classes, METH_VARARGS, nullptr},
@@ -108,6 +113,7 @@ PyMethodDef common_methods[] = {
     {"take_interrupt", take_interrupt, METH_NOARGS, nullptr},
     {"stop_signal_checks", stop_signal_checks, METH_NOARGS, nullptr},
     {"algorithms", algorithms, METH_NOARGS, nullptr},
+    {"reduce_ops", reduce_ops, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

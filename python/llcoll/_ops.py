@@ -56,8 +56,15 @@ def _fake_functional(
     return input.new_empty(input.shape)  # contiguous, whatever the input's strides
 
 
-for _name in ("all_reduce", "_all_reduce", "_all_reduce_grad"):
-    torch.library.register_fake(f"llcoll::{_name}", _fake_functional)
+def _fake_numbered(
+    input: torch.Tensor, reduce_op: int, algorithm: int, group_hash: int
+) -> torch.Tensor:
+    return input.new_empty(input.shape)
+
+
+torch.library.register_fake("llcoll::all_reduce", _fake_functional)
+torch.library.register_fake("llcoll::_all_reduce", _fake_numbered)
+torch.library.register_fake("llcoll::_all_reduce_grad", _fake_numbered)
 
 
 @torch.library.register_fake("llcoll::all_reduce_")
@@ -91,19 +98,23 @@ def _fake_barrier(group_name: str = "") -> None:
     return None
 
 
+_REDUCE_OPS = _C.reduce_ops()
+
+
 def _setup_context(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    _, ctx.reduce_op, ctx.group_name, ctx.algorithm = inputs
+    _, ctx.reduce_op, ctx.algorithm, ctx.group_hash = inputs
 
 
 def _backward(ctx, gradient):  # type: ignore[no-untyped-def]
     # Every rank's loss depends on every rank's input, so the gradient is reduced the same way.
-    if ctx.reduce_op not in ("sum", "avg"):
+    op = _REDUCE_OPS[ctx.reduce_op]
+    if op not in ("sum", "avg"):
         raise _errors.LlcollError(
-            f"all_reduce with reduce_op {ctx.reduce_op!r} has no gradient; only 'sum' and 'avg' do"
+            f"all_reduce with reduce_op {op!r} has no gradient; only 'sum' and 'avg' do"
         )
-    reduced = ops.all_reduce.default(
-        gradient, ctx.reduce_op, ctx.group_name, algorithm=ctx.algorithm
-    )
+    # A second derivative needs the op with a gradient.
+    reduce = ops._all_reduce_grad if torch.is_grad_enabled() else ops._all_reduce
+    reduced = reduce.default(gradient, ctx.reduce_op, ctx.algorithm, ctx.group_hash)
     return reduced, None, None, None
 
 
