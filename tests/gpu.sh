@@ -1,0 +1,104 @@
+#!/usr/bin/env bash
+# All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
+#
+# Parts: loopback, correctness-N, memcheck, speed-N, host-N (N ranks); a word selects all parts that begin with it.
+# Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
+# package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
+# a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit
+python=${PYTHON:-python3}
+export OUT=${OUT:-$PWD/build/gpu}
+export PYTHONPATH=$PWD/python${PYTHONPATH:+:$PYTHONPATH}
+export PYTHONUNBUFFERED=1
+mkdir -p "$OUT"
+deadline=$((SECONDS + ${BUDGET:-350}))
+selected=("$@")
+summary=()
+failed=0
+
+"$python" - <<'PY' || exit 2
+import sys
+import torch
+if not torch.cuda.is_available():
+    sys.exit(f"gpu.sh: torch {torch.__version__} sees no GPU")
+import llcoll
+from llcoll import _ops
+if _ops.CUDA_PROBLEM:
+    sys.exit(f"gpu.sh: {_ops.CUDA_PROBLEM}")
+print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}, llcoll {llcoll.__version__}")
+PY
+
+wanted() {
+  [ ${#selected[@]} -eq 0 ] && return 0
+  local word
+  for word in "${selected[@]}"; do
+    case $1 in "$word"*) return 0 ;; esac
+  done
+  return 1
+}
+
+# part NAME LIMIT COMMAND...: the limit shrinks to what is left of the budget. The launcher is asked to stop first, so
+# that it ends its ranks and daemon; its guard does so even when it is killed 30 s later.
+part() {
+  local name=$1 limit=$2 start=$SECONDS status left
+  shift 2
+  wanted "$name" || return 0
+  left=$((deadline - SECONDS))
+  if [ $left -lt 15 ]; then
+    summary+=("$(printf '%-16s not run: %d s left' "$name" $left)")
+    failed=1
+    return 0
+  fi
+  [ "$limit" -gt $left ] && limit=$left
+  echo "== $name (limit $limit s)"
+  timeout --kill-after=30 "$limit" "$@" 2>&1 | tee "$OUT/$name.log"
+  status=${PIPESTATUS[0]}
+  if [ "$status" -eq 0 ]; then
+    summary+=("$(printf '%-16s ok      %4d s' "$name" $((SECONDS - start)))")
+  else
+    summary+=("$(printf '%-16s FAILED  %4d s, status %d: %s' "$name" $((SECONDS - start)) "$status" \
+      "$(grep -a -m 1 -o -E 'FAILED:.*|[A-Za-z]*Error: .{0,100}|are over: stopping' "$OUT/$name.log")")")
+    failed=1
+  fi
+  return "$status"
+}
+
+
+# timeout(1) runs programs, not functions.
+launch=("$python" -m llcoll.loopback -n)
+
+part loopback 60 "${launch[@]}" 2 tests/gpu/hello.py
+for num_ranks in 2 4 8 3 7; do
+  calls=10000
+  [ $num_ranks -eq 3 ] || [ $num_ranks -eq 7 ] && calls=2000
+  part "correctness-$num_ranks" 75 "${launch[@]}" $num_ranks --timeout 70 tests/gpu/correctness.py \
+    --calls $calls --limit 65
+done
+
+# Loading every kernel at start would have the checker patch all of torch. It may refuse MPS: then the ranks take turns.
+lazy=(env CUDA_MODULE_LOADING=LAZY)
+short=(tests/gpu/sanitized.py tests/gpu/correctness.py --short --wait 40 --limit 50 grid mixed chunks)
+if wanted memcheck; then
+  if command -v compute-sanitizer >/dev/null; then
+    part memcheck 60 "${lazy[@]}" "${launch[@]}" 2 --timeout 55 "${short[@]}" ||
+      part memcheck-no-mps 60 "${lazy[@]}" TORCH_SYMM_MEM_ALLOW_OVERLAPPING_DEVICES=1 \
+        TORCH_SYMM_MEM_DISABLE_MULTICAST=1 LLCOLL_LOOPBACK=1 \
+        "$python" -m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2 "${short[@]}"
+  else
+    summary+=("memcheck         not run: no compute-sanitizer")
+  fi
+fi
+
+for num_ranks in 2 4 8; do
+  part "speed-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/speed.py --seconds 30 --limit 52
+done
+part host-2 40 "${launch[@]}" 2 --timeout 38 tests/gpu/host_cost.py
+
+echo
+echo "== summary ($SECONDS s)"
+printf '%s\n' "${summary[@]}"
+for file in "$OUT"/speed_*.md; do
+  [ -e "$file" ] && grep -E '^(### .* ranks|geometric|least)' "$file"
+done
+exit $failed
