@@ -25,6 +25,7 @@ struct Options {
   Algorithm forced = Algorithm::kAuto;  // LLCOLL_ALGORITHM, already agreed over all ranks
   bool debug = false;                   // LLCOLL_DEBUG=1 on every rank
   uint64_t first_epoch = 0;             // tests start just below a wrap
+  int device_index = 0;                 // CUDA: the device of the scratch and of every tensor
 };
 
 // One all-reduce over `numel` contiguous elements; input may equal output, any other overlap is the caller's error.

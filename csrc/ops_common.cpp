@@ -133,6 +133,11 @@ Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form for
   const Parsed parsed = parse_rest();
   call.op = parsed.op;
   call.communicator = parsed.communicator;
+#ifdef USE_CUDA
+  const int32_t device_index = call.communicator->options().device_index;
+  check_that(call.input.device_index == device_index, "input is on cuda:", call.input.device_index,
+             ", the group's communicator on cuda:", device_index);
+#endif
   check_that(call.input.dtype != DType::kBool || call.op != ReduceOp::kAvg, "reduce_op 'avg' has no meaning for bool");
   call.algorithm = call.communicator->resolve(call.input.numel, call.input.dtype, call.op, parsed.requested);
   if (form == Form::kOut) check_out(call.input, call.output);

@@ -171,14 +171,16 @@ def test_errors_come_through_the_autograd_kernel() -> None:
     assert torch.equal(ops.all_reduce(torch.ones(3)), torch.ones(3))
 
 
-def reset_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def fresh_compiler() -> Iterator[None]:
     """A graph that an earlier build left in the cache may call ops by schemas that are gone."""
     torch._dynamo.reset()
-    monkeypatch.setattr(torch._inductor.config, "force_disable_caches", True)
+    with torch._inductor.config.patch(force_disable_caches=True):
+        yield
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
-def test_compile(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile(backend: str, fresh_compiler: None) -> None:
     def f(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         z = llcoll.all_reduce(x * 2) + 1
         llcoll.all_reduce_(z, "max")
@@ -187,7 +189,6 @@ def test_compile(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
         llcoll.barrier()
         return out * y
 
-    reset_compiler(monkeypatch)
     compiled = torch.compile(f, fullgraph=True, backend=backend)
     for shape in ((4, 5), (7, 5)):
         x, y = torch.randn(shape), torch.randn(shape)
@@ -196,11 +197,10 @@ def test_compile(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
 @pytest.mark.parametrize("op", ["sum", "avg"])
-def test_compile_with_gradient(backend: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compile_with_gradient(backend: str, op: str, fresh_compiler: None) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:
         return (llcoll.all_reduce(x.sin(), op) * x).sum()
 
-    reset_compiler(monkeypatch)
     x = torch.randn(4, 5, requires_grad=True)
     (want,) = torch.autograd.grad(f(x), x)
     (got,) = torch.autograd.grad(torch.compile(f, fullgraph=True, backend=backend)(x), x)

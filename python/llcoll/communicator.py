@@ -261,5 +261,6 @@ def _at_exit() -> None:
     # Waits for nobody: peers may be gone. Signals must not call into an interpreter that ends.
     for backend in _ops.backends():
         backend.stop_signal_checks()
+    memory.keep_cuda()
     for c in list(_communicators.values()):
         c.shutdown()

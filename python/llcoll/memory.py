@@ -8,11 +8,10 @@ if TYPE_CHECKING:
     from .communicator import Communicator
     from .rendezvous import Exchange
 
-_CUDA_SCRATCH_BYTES = 64 << 20
-
 # One buffer per communicator: the scratch lives as long as kernels may touch it, so it is let go
 # at shutdown only, after the device has finished.
 _scratch: dict[str, Any] = {}
+_kept: list[Any] = []
 
 
 def create_cuda(
@@ -21,7 +20,7 @@ def create_cuda(
     """Maps the scratch of every rank and makes the CUDA communicator. Collective."""
     from torch.distributed import _symmetric_memory as symmetric
 
-    num_bytes = communicator.settings.scratch_bytes or _CUDA_SCRATCH_BYTES
+    num_bytes = communicator._backend.buffer_bytes(*arguments)
     device = torch.device("cuda", torch.cuda.current_device())
     buffer = symmetric.empty(num_bytes, dtype=torch.uint8, device=device)
     handle = symmetric.rendezvous(buffer, communicator.group_name)
@@ -41,6 +40,12 @@ def release_cuda(group_name: str) -> None:
     held = _scratch.pop(group_name, None)
     if held is not None:
         torch.cuda.synchronize(held[0].device)
+
+
+def keep_cuda() -> None:
+    """At exit, where nothing may wait: the driver frees what the process leaves."""
+    _kept.extend(_scratch.values())
+    _scratch.clear()
 
 
 def empty(
