@@ -67,8 +67,8 @@ LLC_FN void run_epochs(Memory& mem, const Group& group, const Scratch& scratch, 
 }
 
 // `scratch` is the protocol's own. In place is allowed. `ranks` 0: taken from the scratch at run time.
-template <template <class> class ProtocolOf, class Type, int ranks, class Op, class Memory, class Group>
-LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, const Message& message, const Plan& plan,
+template <template <class> class ProtocolOf, class Type, int ranks, class Op, class Memory, class Group, class Input>
+LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, const Input& message, const Plan& plan,
                      Op op) {
   using Protocol = ProtocolOf<Memory>;
   using Unit = typename Protocol::Unit;
@@ -79,7 +79,7 @@ LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, co
       mem, group, scratch, plan, num_regions,
       [&](const auto& stage, uint32_t begin, uint32_t count) {
         group.each(count, [&](uint32_t i) {
-          const Unit w = message.read<Unit>(mem, begin + i);
+          const Unit w = message.template read<Unit>(mem, begin + i);
           if constexpr (Group::kOnce) kept = w;
           stage.bcast(0, i, w, num_ranks);
         });
@@ -89,7 +89,7 @@ LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         if (!stage.ready(0)) return false;
         bool arrived = true;
         group.each(count, [&](uint32_t i) {
-          const Unit own = Group::kOnce ? kept : message.read<Unit>(mem, begin + i);
+          const Unit own = Group::kOnce ? kept : message.template read<Unit>(mem, begin + i);
           Unit sum{};
           if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, true, sum);
           if (arrived) message.write(mem, begin + i, sum);

@@ -6,8 +6,8 @@
 namespace llcoll {
 inline namespace LLC_ISA {
 
-template <template <class> class ProtocolOf, class Type, int ranks, class Op, class Memory, class Group>
-LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, const Message& message, const Plan& plan,
+template <template <class> class ProtocolOf, class Type, int ranks, class Op, class Memory, class Group, class Input>
+LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, const Input& message, const Plan& plan,
                      Op op) {
   using Protocol = ProtocolOf<Memory>;
   using Unit = typename Protocol::Unit;
@@ -20,7 +20,7 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         group.each(count, [&](uint32_t i) {
           LLC_UNROLL
           for (int peer = 0; peer < num_ranks; ++peer) {
-            if (peer != rank) stage.send(0, peer, i, message.read<Unit>(mem, peer * plan.part + begin + i));
+            if (peer != rank) stage.send(0, peer, i, message.template read<Unit>(mem, peer * plan.part + begin + i));
           }
         });
         stage.flush(0);
@@ -30,7 +30,7 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         if (!arrived) return false;
         group.each(count, [&](uint32_t i) {
           const uint32_t at = rank * plan.part + begin + i;
-          const Unit own = message.read<Unit>(mem, at);
+          const Unit own = message.template read<Unit>(mem, at);
           Unit sum{};
           if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, false, sum);
           if (!arrived) return;

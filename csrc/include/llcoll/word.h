@@ -17,7 +17,7 @@
 // constant loops.
 #if defined(__CUDACC__)
 #define LLC_FN __device__ __forceinline__
-#define LLC_COLD_FN __device__ __noinline__
+#define LLC_COLD_FN inline __device__ __noinline__
 #define LLC_SHARED_FN __host__ __device__ constexpr
 #define LLC_UNROLL _Pragma("unroll")
 #else
