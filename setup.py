@@ -145,7 +145,8 @@ def make_extensions():
     ]
     if choose_cuda():
         cpu_only = glob(*CPU_ONLY)
-        shared = [path for path in glob("*.cpp") if path not in cpu_only]
+        # The bootstrap is host code that both backends' set-up uses.
+        shared = [path for path in glob("*.cpp", "cpu/rendezvous.cpp") if path not in cpu_only]
         extensions.append(
             cpp_extension.CUDAExtension(
                 "llcoll._cuda",
