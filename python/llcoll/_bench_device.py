@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import argparse
 import datetime
-import importlib.util
 import os
 import subprocess
 import sys
@@ -18,6 +17,8 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 
 import torch
 import torch.distributed as dist
+
+from . import _ops
 
 LOOPBACK_LIMIT = datetime.timedelta(hours=2)
 STATUS_KEY, SEEN_KEY = "llcoll_bench_status", "llcoll_bench_seen"
@@ -82,8 +83,8 @@ def choose(args: argparse.Namespace, argv: list[str]) -> Choice | int:
     reason = ""
     if num_gpus == 0:
         reason = "torch sees no GPU"
-    elif importlib.util.find_spec("llcoll._cuda") is None:
-        reason = f"{num_gpus} GPU seen, but llcoll was built without CUDA (LLCOLL_CUDA=1 builds it)"
+    elif _ops.CUDA_PROBLEM is not None:
+        reason = f"{num_gpus} GPU seen, but {_ops.CUDA_PROBLEM}"
     elif num_gpus < num_local and not in_loopback and num_ranks != num_local:
         reason = f"{num_gpus} GPU for {num_local} ranks of a node: loopback takes one node only"
     if reason:
