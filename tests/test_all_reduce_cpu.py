@@ -156,16 +156,20 @@ def test_messages_larger_than_the_scratch(world: int) -> None:
             pool(world),
             data,
             cases,
-            options={"scratch_bytes": world * 64 * 1024},
+            options={"scratch_bytes": (world + 1) * 64 * 1024},
             slow_rank=1,
             timeout=200,
         )
 
 
 @pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("wrap", [31, 32, 63, 64])
+@pytest.mark.parametrize("wrap", [31, 32, 63])
 def test_epochs_that_wrap(world: int, wrap: int) -> None:
-    """Each protocol crosses the wrap a few calls after the start; no buffer may lose its turn."""
+    """Each protocol crosses the wrap a few calls after the start; no buffer may lose its turn.
+
+    Counters have 64 bits, so 2^64 is out of reach, and LL counts on it. Narrow flags wrap
+    at 2^32.
+    """
     data = shared_data(world, NUMEL)
     rng = random.Random(wrap)
     cases: list[Case] = []

@@ -282,6 +282,13 @@ def test_a_late_rank_is_warned_about_and_waited_for() -> None:
         assert ranks.results(JOBS, "late", 1, 0.0) == [3.0] * 3
 
 
+@pytest.mark.parametrize("forced", ["one_shot_ll", "two_shot_sentinel", "two_shot_flag"])
+def test_the_environment_overrides_auto_alone(forced: str) -> None:
+    with Ranks(2, env={"LLCOLL_ALGORITHM": forced}) as ranks:
+        answers = ranks.results(JOBS, "resolved", ["auto", "two_shot_ll"])
+        assert answers == [[forced, "two_shot_ll"]] * 2
+
+
 def test_new_ranks_after_all_that() -> None:
     outcomes: list[Outcome] = pool(3).run(JOBS, "works")
     assert [outcome.value for outcome in outcomes] == [True] * 3, outcomes
