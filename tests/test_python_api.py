@@ -205,12 +205,13 @@ def test_front_returns_and_raises() -> None:
         llcoll.all_reduce_out(x, out=torch.empty(4, device="meta"))
 
 
-def test_abort() -> None:
+def test_abort(caplog: pytest.LogCaptureFixture) -> None:
     communicator = init()
     llcoll.abort(reason="a test wants it")
-    with pytest.raises(llcoll.CollectiveAborted, match="a test wants it"):
+    assert "a test wants it" in caplog.text
+    with pytest.raises(llcoll.CollectiveAborted, match="rank 0 ended the group's collectives"):
         llcoll.check()
-    with pytest.raises(llcoll.CollectiveAborted, match="a test wants it"):
+    with pytest.raises(llcoll.CollectiveAborted, match="rank 0 ended the group's collectives"):
         llcoll.all_reduce(torch.ones(3))
     communicator.shutdown()
     assert torch.equal(init() and llcoll.all_reduce(torch.ones(2)), torch.ones(2))

@@ -102,6 +102,7 @@ class Communicator:
 
     def abort(self, reason: str = "llcoll.abort was called") -> None:
         """Ends all waits on every rank; later calls raise CollectiveAborted."""
+        log.warning("%r is aborted: %s", self, reason)
         self._backend.abort(self.group_name, reason)
 
     def barrier(self) -> None:
