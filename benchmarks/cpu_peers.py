@@ -51,7 +51,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--cpus", default="0,1", help="rank r runs on the r-th, cyclically")
     parser.add_argument("--sizes", default=DEFAULT_SIZES, help="bytes, with K or M")
     parser.add_argument("--dtypes", default="float32,bfloat16")
-    parser.add_argument("--rounds", type=int, default=12)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--block-ms", type=float, default=22.0, help="time of one block")
     parser.add_argument("--near-below", type=float, default=100.0, help="ns one way")
     parser.add_argument(
@@ -173,6 +173,7 @@ def measure(
                                 "state": state,
                                 "ping_ns": (before + after) / 2,
                                 "waited": answer["waited"],
+                                "work_ns": answer["work_ns"],
                             }
                         )
                     progress.advance(task)
@@ -190,7 +191,7 @@ def describe(
         text=True,
         check=False,
     ).stdout.strip()
-    states = Counter(record["state"] for record in records)
+    states = Counter(r["state"] + (" slowed" if r["slowed"] else "") for r in records)
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
         "cpu": models[0] if models else platform.processor(),
@@ -232,6 +233,7 @@ def main() -> int:
         versions = {k: v for job in jobs.values() for k, v in job.versions.items()}
         try:
             records = measure(args, jobs, ping, skipped)
+            peer_report.mark_slowed(records)
         finally:
             for job in set(jobs.values()):
                 job.close()
@@ -244,11 +246,9 @@ def main() -> int:
     result["about"]["skipped"] = skipped
     result["contenders"] = list(jobs)
     result["goals"] = peer_report.goals(records, args.ranks)
-    for state in peer_report.STATES:
-        for dtype in args.dtypes.split(","):
-            rows = peer_report.time_table(records, dtype, state, list(jobs))
-            if rows:
-                show(["size", "ping ns", *jobs], rows, f"us per all-reduce, {dtype}, {state}")
+    for dtype in args.dtypes.split(","):
+        for words, rows in peer_report.time_tables(records, dtype, list(jobs)):
+            show(["size", "ping ns", *jobs], rows, f"us per all-reduce, {words}")
     show(peer_report.GOAL_HEAD, peer_report.goal_rows(result["goals"]), "Goals")
     if args.out:
         args.out.with_suffix(".json").write_text(json.dumps(result), encoding="utf-8")

@@ -135,6 +135,7 @@ class JobHandle:
             "best": min(slowest),
             "wrong": sum(answer.get("wrong", 0) for answer in answers),
             "waited": max(answer["waited"] for answer in answers),
+            "work_ns": max(max(answer["speeds_ns"]) for answer in answers),
         }
 
     def tail(self) -> str:

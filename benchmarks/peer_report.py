@@ -1,8 +1,8 @@
 """Medians, paired ratios, goals and Markdown of cpu_peers.py's records.
 
 A record is one block: {"round", "dtype", "bytes", "contender", "us", "median", "best", "ping_ns",
-"state", "waited"}; us is the chosen one of median and best. Ratios are paired: both figures come
-from one round and one state of the cores.
+"state", "slowed", "waited", "work_ns"}; us is the chosen one of median and best. Ratios are
+paired: both figures come from one round and one state of the cores.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from typing import Any
 Record = dict[str, Any]
 STATES = ("near", "far")
 MIN_PAIRS = 3
+# A core on which fixed work takes this much longer than at best shares its caches with a stranger.
+SLOWED = 1.4
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class Goal:
     text: str
     contender: str
     peer: str
-    state: str | None  # None: both
+    state: str | None  # None: near and far
     smallest: int
     largest: int
     target: float
@@ -59,6 +61,13 @@ GOALS_MORE_RANKS = [
 ]
 
 
+def mark_slowed(records: list[Record]) -> None:
+    """Sets "slowed", against the best of all jobs: give the peers the same version of Python."""
+    best = min((record["work_ns"] for record in records), default=0.0)
+    for record in records:
+        record["slowed"] = record["work_ns"] > SLOWED * best
+
+
 def geometric_mean(values: list[float]) -> float:
     return math.exp(statistics.fmean(math.log(value) for value in values))
 
@@ -79,11 +88,14 @@ def low_bound(values: list[float]) -> float:
 def paired_ratios(
     records: list[Record], contender: str, peer: str, state: str | None
 ) -> list[Ratio]:
-    cells: dict[tuple[str, int], dict[tuple[int, str], dict[str, float]]] = {}
+    cells: dict[tuple[str, int], dict[Any, dict[str, float]]] = {}
     for record in records:
-        if record["contender"] in (contender, peer) and state in (None, record["state"]):
+        if record["contender"] in (contender, peer) and record["state"] in (
+            STATES if state is None else (state,)
+        ):
             cell = cells.setdefault((record["dtype"], record["bytes"]), {})
-            pair = cell.setdefault((record["round"], record["state"]), {})
+            moment = (record["round"], record["state"], record["slowed"])
+            pair = cell.setdefault(moment, {})
             pair[record["contender"]] = record["us"]
     ratios = []
     for (dtype, num_bytes), cell in sorted(cells.items()):
@@ -127,7 +139,7 @@ def cell_text(records: list[Record]) -> str:
 
 
 def time_table(
-    records: list[Record], dtype: str, state: str, contenders: list[str]
+    records: list[Record], dtype: str, state: str, slowed: bool, contenders: list[str]
 ) -> list[list[str]]:
     """Rows of text: size, ping-pong, then one median per contender. Empty where nothing ran."""
     rows = []
@@ -135,7 +147,8 @@ def time_table(
         here = [
             record
             for record in records
-            if (record["bytes"], record["dtype"], record["state"]) == (num_bytes, dtype, state)
+            if (record["bytes"], record["dtype"]) == (num_bytes, dtype)
+            and (record["state"], record["slowed"]) == (state, slowed)
         ]
         if not here:
             continue
@@ -146,6 +159,19 @@ def time_table(
         ]
         rows.append([size_name(num_bytes), f"{ping:.0f}", *cells])
     return rows
+
+
+def time_tables(
+    records: list[Record], dtype: str, contenders: list[str]
+) -> list[tuple[str, list[list[str]]]]:
+    """Every state of the cores in which something ran: its words and its rows."""
+    tables = []
+    for state in STATES:
+        for slowed in (False, True):
+            rows = time_table(records, dtype, state, slowed, contenders)
+            if rows:
+                tables.append((f"{dtype}, {state}{', slowed' if slowed else ''}", rows))
+    return tables
 
 
 def ratio_rows(records: list[Record], peers: list[str], contender: str) -> list[list[str]]:
@@ -196,17 +222,16 @@ def markdown(result: dict[str, Any]) -> str:
         f"Microseconds per in-place all-reduce: {about['statistic']} of a block's batches, median "
         f"over {about['rounds']} interleaved rounds. "
         f"near: a cache line moves between the CPUs in under {about['near_below_ns']:.0f} ns one "
-        f"way; far: longer. Blocks in each state: {about['states']}. Blocks in which a "
-        f"rank waited over 5% of the time for a core (expected with more ranks than CPUs): "
-        f"{about['disturbed']:.0%}. MPI has no bfloat16 and sums uint16 instead.\n",
+        f"way; far: longer; slowed: fixed work on a core took over {SLOWED} times its best. "
+        f"Blocks in each state: {about['states']}. Blocks in which a rank waited over 5% of the "
+        f"time for a core (expected with more ranks than CPUs): {about['disturbed']:.0%}. MPI has "
+        "no bfloat16 and sums uint16 instead.\n",
     ]
     text += [f"Skipped: {name}: {why}.\n" for name, why in about["skipped"].items()]
-    for state in STATES:
-        for dtype in sorted({record["dtype"] for record in records}):
-            rows = time_table(records, dtype, state, contenders)
-            if rows:
-                head = ["size", "ping-pong ns", *contenders]
-                text += [f"### {dtype}, {state}\n", markdown_table(head, rows)]
+    for dtype in sorted({record["dtype"] for record in records}):
+        for words, rows in time_tables(records, dtype, contenders):
+            head = ["size", "ping-pong ns", *contenders]
+            text += [f"### {words}\n", markdown_table(head, rows)]
     if ours and peers:
         text.append("### Times faster (geometric mean of paired medians over sizes and types)\n")
         rows = [row for contender in ours for row in ratio_rows(records, peers, contender)]
