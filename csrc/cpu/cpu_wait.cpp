@@ -57,6 +57,7 @@ bool CpuWait::wait_on(Patience& patience, int source, uint64_t epoch) {
     patience.published = true;
     controls_[rank_]->awaited.store(static_cast<uint32_t>(source + 1), std::memory_order_release);
   }
+  controls_[rank_]->beat.fetch_add(1, std::memory_order_relaxed);
   if (interrupted()) {
     failure_ = concat("LlcollError: interrupted while rank ", rank_, " waited for rank ", source, " in ", what_);
     abort_all({ErrorKind::kAborted, rank_, rank_});
@@ -74,9 +75,15 @@ bool CpuWait::wait_on(Patience& patience, int source, uint64_t epoch) {
 
 bool CpuWait::give_up(Patience& patience, int source, uint64_t epoch) {
   const double seconds = 1e-9 * double(now_ns() - patience.start_ns);
+  if (!patience.at_limit) {
+    patience.at_limit = true;
+    last_beats_.clear();
+    for (const Control* control : controls_) last_beats_.push_back(control->beat.load(std::memory_order_relaxed));
+  }
   if (seconds < timeout_s_ + kGraceSeconds) return true;
   const int culprit = find_culprit(rank_, source, world_size_, [&](int r) {
-    return static_cast<int>(controls_[r]->awaited.load(std::memory_order_acquire));
+    const bool alive = controls_[r]->beat.load(std::memory_order_relaxed) != last_beats_[r];
+    return alive ? static_cast<int>(controls_[r]->awaited.load(std::memory_order_acquire)) : 0;
   });
   failure_ = concat("CollectiveTimeout: rank ", culprit, " did not arrive: rank ", rank_, " waited ", timeout_s_,
                     " s in ", what_, " (", detail_, ", epoch ", epoch, ", awaited rank ", source, ")");

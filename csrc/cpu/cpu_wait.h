@@ -16,6 +16,7 @@ struct alignas(64) Control {
   std::atomic<uint32_t> aborted;  // AbortWord; 0: none
   char padding[60];
   std::atomic<uint32_t> awaited;  // rank + 1 of whom the owner has been awaiting for long; 0: nobody
+  std::atomic<uint32_t> beat;     // moves while the owner waits: a stopped or dead one leaves its `awaited` behind
 };
 static_assert(sizeof(Control) == 128);
 
@@ -64,6 +65,7 @@ class CpuWait final : public HostWait {
   const char* what_ = "";
   const char* detail_ = "";
   std::string failure_;
+  std::vector<uint32_t> last_beats_;  // of all ranks, when this rank's grace time began
 };
 
 }  // namespace llcoll
