@@ -198,7 +198,7 @@ def geometric_mean(values: list[float]) -> float:
 def table(title: str, rows: list[dict[str, Any]]) -> str:
     lines = [
         f"### {title}",
-        "| size | auto us | best of ours | torch best | auto/torch (low) | best/torch |",
+        "| size | auto us | our best us | torch best us | speed-up, auto (low) | best |",
         "|---|---|---|---|---|---|",
     ]
     for row in rows:
