@@ -64,7 +64,6 @@ part() {
   return "$status"
 }
 
-
 # timeout(1) runs programs, not functions.
 launch=("$python" -m llcoll.loopback -n)
 
