@@ -29,7 +29,7 @@ bool wants_gradient(AtenTensorHandle tensor) {
 
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
 // calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
-// dispatched afresh, so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
+// dispatched afresh (0.45 us), so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
 // They take numbers for the names: torch 2.11 leaks each string that goes through torch_call_dispatcher.
 void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
   OwnedTensor input = own(stack[0]);

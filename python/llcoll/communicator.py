@@ -144,7 +144,7 @@ class Communicator:
 
 def _make(communicator: Communicator, exchange: Exchange) -> None:
     chosen = communicator.settings
-    arguments = (
+    arguments: tuple[Any, ...] = (
         communicator.group_name,
         communicator.rank,
         communicator.world_size,
@@ -157,10 +157,9 @@ def _make(communicator: Communicator, exchange: Exchange) -> None:
         chosen.debug,
         chosen.first_epoch,
     )
-    if chosen.device == "cpu":
-        communicator._backend.create(*arguments, exchange.all_gather)
-    else:
-        memory.create_cuda(communicator, exchange, arguments)
+    if chosen.device == "cuda":
+        arguments += memory.map_cuda(communicator, exchange, arguments)
+    exchange.agree(lambda: communicator._backend.create(*arguments, exchange.all_gather))
 
 
 def init(
@@ -217,9 +216,11 @@ def init(
     check_same("init", answers)
     communicator = Communicator(process_group, settings.Settings(**answers[exchange.rank]))
     try:
-        exchange.agree(lambda: _make(communicator, exchange))
+        _make(communicator, exchange)
     except BaseException:
         communicator._backend.unregister(communicator.group_name)
+        if communicator.device_type == "cuda":
+            memory.release_cuda(communicator.group_name)
         raise
     _communicators[communicator.group_name, communicator.device_type] = communicator
     log.info("%r with %s", communicator, communicator.settings)

@@ -14,25 +14,31 @@ _scratch: dict[str, Any] = {}
 _kept: list[Any] = []
 
 
-def create_cuda(
+def map_cuda(
     communicator: "Communicator", exchange: "Exchange", arguments: tuple[Any, ...]
-) -> None:
-    """Maps the scratch of every rank and makes the CUDA communicator. Collective."""
+) -> tuple[Any, ...]:
+    """Allocates this rank's scratch and maps every rank's. Collective.
+
+    What create() takes of it: device, every rank's address, the multicast address, bytes.
+    """
     from torch.distributed import _symmetric_memory as symmetric
 
-    num_bytes = communicator._backend.buffer_bytes(*arguments)
     device = torch.device("cuda", torch.cuda.current_device())
-    buffer = symmetric.empty(num_bytes, dtype=torch.uint8, device=device)
-    handle = symmetric.rendezvous(buffer, communicator.group_name)
-    communicator._backend.create(
-        *arguments,
-        device.index,
-        list(handle.buffer_ptrs),
-        handle.multicast_ptr or 0,
-        num_bytes,
-        exchange.all_gather,
-    )
+    num_bytes = communicator._backend.buffer_bytes(*arguments)
+    made: list[Any] = []
+
+    def allocate() -> None:
+        made.append(symmetric.empty(num_bytes, dtype=torch.uint8, device=device))
+
+    def exchange_handles() -> None:
+        made.append(symmetric.rendezvous(made[0], communicator.group_name))
+
+    # In steps: a rank that fails in one must not leave its peers waiting in the next.
+    exchange.agree(allocate)
+    exchange.agree(exchange_handles)
+    buffer, handle = made
     _scratch[communicator.group_name] = (buffer, handle)
+    return device.index, list(handle.buffer_ptrs), handle.multicast_ptr or 0, num_bytes
 
 
 def release_cuda(group_name: str) -> None:

@@ -87,6 +87,8 @@ class Exchange:
         cause: Exception | None = None
         try:
             value = own()
+        except CollectiveTimeout:
+            raise  # an exchange inside: the peers are not in step any more
         except Exception as error:
             failure = f"{type(error).__name__}: {error}"
             cause = error
