@@ -129,6 +129,21 @@ def test_a_rank_that_sleeps_past_the_limit_harms_nobody() -> None:
         assert [outcome.value for outcome in ranks.collect(60)] == [True] * 3
 
 
+@pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
+def test_a_rank_lost_while_it_waited_is_the_culprit(number: signal.Signals) -> None:
+    """What it last said, that it awaits rank 0, must not put the blame on rank 0."""
+    with Ranks(3, init_options={"timeout": 1.5}) as ranks:
+        ranks.start(JOBS, "two_calls", 0, 1.0)
+        time.sleep(0.5)
+        ranks.signal(1, number)
+        for outcome in ranks.collect(20, [0, 2]):
+            assert outcome.kind == "value", outcome
+            first, second = outcome.value
+            assert first["error"] == [], first
+            assert second["error"][0] == "CollectiveTimeout", second
+            assert awaited(second["text"]) == {1}, second
+
+
 GOOD = (100, "float32", "sum", "one_shot_ll")
 MISMATCHES = {
     "numel": (101, "float32", "sum", "one_shot_ll"),
