@@ -18,20 +18,25 @@ Algorithm select_cpu(size_t bytes, int world_size) {
 }
 
 // Crossovers of one H200 shared by all ranks (loopback), where every push costs the one L2; used for ranks that own
-// their GPUs too until such a machine was measured.
+// their GPUs too until such a machine was measured. Beyond the last one the user's own engine is not slower.
 Algorithm select_cuda(size_t bytes, DType dtype, int world_size) {
   const bool floating = is_floating(dtype);
-  const size_t ll_limit = world_size <= 2 ? 256 * kKiB : world_size <= 4 ? 64 * kKiB : 16 * kKiB;
+  const size_t ll_limit = world_size <= 2 ? 128 * kKiB : world_size <= 4 ? 64 * kKiB : 16 * kKiB;
   if (bytes <= ll_limit) return Algorithm::kOneShotLl;
-  const size_t sentinel_limit = world_size <= 2 ? 2 * kMiB : world_size <= 4 ? 256 * kKiB : 64 * kKiB;
-  if (floating && bytes <= sentinel_limit) return Algorithm::kOneShotSentinel;
-  if (bytes <= 64 * kMiB) return world_size <= 2 ? Algorithm::kOneShotFlag : Algorithm::kTwoShotFlag;
-  return Algorithm::kTorch;
+  if (world_size <= 2) {
+    if (floating && bytes <= 2 * kMiB) return Algorithm::kOneShotSentinel;
+    return bytes <= 8 * kMiB    ? Algorithm::kOneShotFlag
+           : bytes <= 64 * kMiB ? Algorithm::kTwoShotFlag
+                                : Algorithm::kTorch;
+  }
+  if (floating && bytes <= (world_size <= 4 ? 512 : 64) * kKiB) return Algorithm::kOneShotSentinel;
+  if (bytes <= 4 * kMiB) return floating ? Algorithm::kTwoShotSentinel : Algorithm::kTwoShotLl;
+  return bytes <= 64 * kMiB ? Algorithm::kOneShotFlag : Algorithm::kTorch;
 }
 
 }  // namespace
 
-bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& topology) {
+bool supports(Algorithm algorithm, DType dtype, ReduceOp, const Topology& topology) {
   switch (algorithm) {
     case Algorithm::kOneShotSentinel:
     case Algorithm::kTwoShotSentinel:
@@ -41,8 +46,6 @@ bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& top
       return topology.wide_packets;
     case Algorithm::kTwoShotLl128:
       return false;  // no backend has it yet
-    case Algorithm::kTorch:
-      return op != ReduceOp::kAvg || topology.cuda;  // Gloo has no average
     default:
       return true;
   }

@@ -125,6 +125,13 @@ class CudaCommunicator final : public Communicator {
       check_cuda(cudaMemcpy(scratch + shape.records_offset(), records.data(), records.size() * sizeof(Record),
                             cudaMemcpyHostToDevice),
                  "cudaMemcpy");
+      if (p == kFlag) {
+        // "A peer's epoch is at least mine" is a signed difference: the words start where the epochs do.
+        const std::vector<Packet> ready((shape.records_offset() - shape.slots_bytes()) / sizeof(Packet), {0, epoch});
+        check_cuda(cudaMemcpy(scratch + shape.slots_bytes(), ready.data(), ready.size() * sizeof(Packet),
+                              cudaMemcpyHostToDevice),
+                   "cudaMemcpy");
+      }
       KernelArgs& args = args_[p];
       args.scratch.shape = shape;
       args.scratch.rank = rank();
@@ -140,7 +147,8 @@ class CudaCommunicator final : public Communicator {
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  // The most CTAs that are resident together however the ranks share devices: the smallest over all ranks.
+  // The most CTAs that are resident together however the ranks share devices: the smallest over all ranks. An eighth
+  // of the SMs' second places stays free: a grid that filled the GPU to the last place hung at 4 ranks.
   void agree_on_grid(const AllGather& all_gather) {
     cudaDeviceProp properties{};
     std::string own;
@@ -155,7 +163,7 @@ class CudaCommunicator final : public Communicator {
       const int sharing = static_cast<int>(std::count_if(
           all.begin(), all.end(), [&](const std::string& other) { return other.compare(0, 16, one, 0, 16) == 0; }));
       const int sms = std::atoi(one.c_str() + 16);
-      max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, sms * kMinCtasPerSm / sharing));
+      max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, (sms * kMinCtasPerSm - sms / 8) / sharing));
       topology_.shares_device |= sharing > 1;
     }
   }

@@ -96,6 +96,7 @@ int check(int n) {
       for (size_t i = 0; i < numel; ++i) host[i] = value_at(i, rank);
       float* device;
       CUDA(cudaMalloc(&device, (numel + 1) * sizeof(float)));
+      world.gate.arrive_and_wait();  // allocations may wait for the device, where a peer may already wait for this rank
       for (const Algorithm algorithm : kAlgorithms) {
         for (int shift = 0; shift < 2; ++shift) {
           CUDA(cudaMemcpyAsync(device + shift, host.data(), numel * 4, cudaMemcpyHostToDevice, stream));

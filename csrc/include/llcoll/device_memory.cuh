@@ -113,7 +113,7 @@ inline constexpr uint64_t kPublished = uint64_t{1} << 62;
 inline constexpr uint64_t kPublishAfterNs = 1'000'000;
 inline constexpr uint64_t kGraceNs = 200'000'000;
 
-LLC_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint64_t epoch) {
+LLC_COLD_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint64_t epoch) {
   volatile FailureRecord* record = wait.record;
   if (record->valid != 0) return;
   record->culprit = culprit;
@@ -133,7 +133,7 @@ LLC_COLD_FN uint64_t wait_longer(const DeviceWait& wait, uint64_t state, int sou
   const uint64_t now = ptx::global_ns();
   if (state == 0) return now;
   const uint64_t waited = now - (state & ~kPublished);
-  if (waited > kPublishAfterNs && (state & kPublished) == 0) {
+  if (waited > kPublishAfterNs) {  // again each time: of a batch of sources, the one still missing changes
     ptx::store_relaxed_4(&wait.controls[wait.rank]->awaited, static_cast<uint32_t>(source + 1));
     state |= kPublished;
   }
@@ -220,8 +220,13 @@ struct DeviceMemory {
     ptx::store_plain(at, __builtin_bit_cast(Bytes<16>, record));
   }
 
-  // Seen by wait_on; a finished communicator's launches leave by their record, and the host refuses new ones.
-  LLC_FN bool aborted() const { return false; }
+  // One load beside the record's. A rank that comes late must not find its peers' old packets and go on alone.
+  LLC_FN bool aborted() const {
+    const uint32_t word = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
+    if (word == 0) return false;
+    tell_host(wait, static_cast<int>(word) - 1, wait.rank, 0);
+    return true;
+  }
   LLC_FN bool keep_polling(Patience& patience) const { return ++patience.polls % kPollsPerBurst != 0; }
   LLC_FN bool wait_on(Patience& patience, int source, uint64_t epoch) const {
     patience.state = wait_longer(wait, patience.state, source, epoch);
