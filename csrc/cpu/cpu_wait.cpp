@@ -56,6 +56,7 @@ bool CpuWait::wait_on(Patience& patience, int source, uint64_t epoch) {
   // Again each time: of a batch of sources, the one that is still missing changes.
   patience.published = true;
   controls_[rank_]->awaited.store(static_cast<uint32_t>(source + 1), std::memory_order_release);
+  controls_[rank_]->beat.fetch_add(1, std::memory_order_relaxed);
   if (interrupted()) {
     failure_ = concat("LlcollError: interrupted while rank ", rank_, " waited for rank ", source, " in ", what_);
     abort_all({ErrorKind::kAborted, rank_, rank_});

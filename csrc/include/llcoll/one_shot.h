@@ -1,6 +1,7 @@
 // One-shot all-reduce: every rank gets every rank's whole message and reduces it by itself.
 #pragma once
 
+#include "llcoll/channel.h"
 #include "llcoll/gather.h"
 #include "llcoll/message.h"
 
