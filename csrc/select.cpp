@@ -30,7 +30,7 @@ Algorithm select_cuda(size_t bytes, DType dtype, int world_size) {
                                 : Algorithm::kTorch;
   }
   if (floating && bytes <= (world_size <= 4 ? 512 : 64) * kKiB) return Algorithm::kOneShotSentinel;
-  if (bytes <= 4 * kMiB) return floating ? Algorithm::kTwoShotSentinel : Algorithm::kTwoShotLl;
+  if (floating && bytes <= 2 * kMiB) return Algorithm::kTwoShotSentinel;
   return bytes <= 64 * kMiB ? Algorithm::kOneShotFlag : Algorithm::kTorch;
 }
 
