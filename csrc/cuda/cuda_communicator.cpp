@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -20,6 +21,15 @@ void check_cuda(cudaError_t error, const char* what) {
     cudaGetLastError();  // not sticky ones: the next call must not report it again
     fail_with(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
   }
+}
+
+// Experiments: LLCOLL_PDL=0 launches without programmatic dependence, LLCOLL_MAX_CHANNELS caps every grid (the smallest
+// over the ranks' own caps counts, so all ranks must be given the same).
+uint32_t number_from_environment(const char* name, uint32_t otherwise) {
+  const char* text = std::getenv(name);
+  if (text == nullptr) return otherwise;
+  const int value = std::atoi(text);
+  return value < 0 ? otherwise : std::min<uint32_t>(static_cast<uint32_t>(value), kMaxChannels);
 }
 
 class DeviceScope {
@@ -147,8 +157,8 @@ class CudaCommunicator final : public Communicator {
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
 
-  // The most CTAs that are resident together however the ranks share devices: the smallest over all ranks. An eighth
-  // of the SMs' second places stays free: a grid that filled the GPU to the last place hung at 4 ranks.
+  // The most CTAs that are resident together however the ranks share devices: the smallest over all ranks. One CTA per
+  // SM over all ranks, though two would fit by registers and threads: with 248 of 264 places used, 4 ranks hung.
   void agree_on_grid(const AllGather& all_gather) {
     cudaDeviceProp properties{};
     std::string own;
@@ -158,12 +168,12 @@ class CudaCommunicator final : public Communicator {
       own += concat(properties.multiProcessorCount);
     });
     const std::vector<std::string> all = gather(all_gather, world_size(), own);
-    max_channels_ = kMaxChannels;
+    max_channels_ = std::max(1u, number_from_environment("LLCOLL_MAX_CHANNELS", kMaxChannels));
     for (const std::string& one : all) {
       const int sharing = static_cast<int>(std::count_if(
           all.begin(), all.end(), [&](const std::string& other) { return other.compare(0, 16, one, 0, 16) == 0; }));
       const int sms = std::atoi(one.c_str() + 16);
-      max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, (sms * kMinCtasPerSm - sms / 8) / sharing));
+      max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, sms / sharing));
       topology_.shares_device |= sharing > 1;
     }
   }
@@ -240,7 +250,7 @@ class CudaCommunicator final : public Communicator {
     config.blockDim = dim3(plan.num_threads);
     config.stream = static_cast<cudaStream_t>(call.stream);
     config.attrs = &dependent;
-    config.numAttrs = 1;
+    config.numAttrs = dependent_launch_ ? 1 : 0;
     void* params[] = {&args};
     check_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(plan.kernel), params),
                "launching all_reduce");
@@ -252,6 +262,7 @@ class CudaCommunicator final : public Communicator {
   KernelArgs args_[kNumProtocols]{};
   FailureRecord* record_ = nullptr;
   uint32_t max_channels_ = 1;
+  bool dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
   cudaEvent_t event_ = nullptr;
   cudaStream_t side_stream_ = nullptr;
   cudaStream_t last_stream_ = nullptr;
