@@ -36,6 +36,19 @@ Algorithm select_cuda(size_t bytes, DType dtype, int world_size) {
 
 }  // namespace
 
+Protocol protocol_of(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kOneShotLl:
+    case Algorithm::kTwoShotLl:
+      return kLl;
+    case Algorithm::kOneShotSentinel:
+    case Algorithm::kTwoShotSentinel:
+      return kSentinel;
+    default:
+      return kFlag;
+  }
+}
+
 bool supports(Algorithm algorithm, DType dtype, ReduceOp, const Topology& topology) {
   switch (algorithm) {
     case Algorithm::kOneShotSentinel:

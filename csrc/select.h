@@ -5,6 +5,10 @@
 
 namespace llcoll {
 
+// The protocols, each with a scratch of its own; both backends lay them out in this order.
+enum Protocol { kLl, kSentinel, kFlag, kNumProtocols };
+Protocol protocol_of(Algorithm algorithm);
+
 struct Topology {
   bool cuda = false;
   bool shares_device = false;  // loopback: several ranks on one GPU

@@ -22,7 +22,6 @@ namespace llcoll {
 namespace {
 
 using PlainMemory = HostMemory<false>;
-enum Protocol { kLl, kSentinel, kFlag, kNumProtocols };
 
 #if defined(__x86_64__)
 // Clang's __builtin_cpu_supports does not know this one.
@@ -108,19 +107,6 @@ SegmentPlan plan_segment(const Options& options) {
   }
   plan.bytes = offset;
   return plan;
-}
-
-Protocol protocol_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kOneShotLl:
-    case Algorithm::kTwoShotLl:
-      return kLl;
-    case Algorithm::kOneShotSentinel:
-    case Algorithm::kTwoShotSentinel:
-      return kSentinel;
-    default:
-      return kFlag;
-  }
 }
 
 class CpuCommunicator final : public Communicator {

@@ -36,11 +36,7 @@ CpuWait::CpuWait(const Options& options, std::vector<Control*> controls)
       timeout_s_(options.timeout_s),
       warn_after_s_(warn_after_from_environment()),
       controls_(std::move(controls)) {
-  cpu_set_t allowed;
-  CPU_ZERO(&allowed);
-  const bool known = sched_getaffinity(0, sizeof(allowed), &allowed) == 0;
-  const long online = sysconf(_SC_NPROCESSORS_ONLN);
-  oversubscribed_ = world_size_ > online || (known && CPU_COUNT(&allowed) < 1);
+  oversubscribed_ = world_size_ > sysconf(_SC_NPROCESSORS_ONLN);
 }
 
 // Called between bursts of polls, some 3 us apart at first.

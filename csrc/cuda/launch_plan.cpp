@@ -22,7 +22,7 @@ struct ProtocolFacts {
 constexpr ProtocolFacts kFacts[kNumProtocols] = {
     {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}};
 
-ScratchShape shape_for(CudaProtocol p, uint64_t bytes, int num_ranks) {
+ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks) {
   const ProtocolFacts& facts = kFacts[p];
   ScratchShape shape{};
   shape.num_channels = kMaxChannels;
@@ -37,19 +37,6 @@ ScratchShape shape_for(CudaProtocol p, uint64_t bytes, int num_ranks) {
              regions * kStrideUnits * facts.slot_bytes * facts.num_buffers * kMaxChannels);
   shape.slots_per_channel = static_cast<uint32_t>(slots);
   return shape;
-}
-
-CudaProtocol protocol_of(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kOneShotLl:
-    case Algorithm::kTwoShotLl:
-      return kLl;
-    case Algorithm::kOneShotSentinel:
-    case Algorithm::kTwoShotSentinel:
-      return kSentinel;
-    default:
-      return kFlag;
-  }
 }
 
 CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {

@@ -3,10 +3,9 @@
 
 #include "communicator.h"
 #include "cuda/kernel_args.h"
+#include "select.h"
 
 namespace llcoll {
-
-enum CudaProtocol { kLl, kSentinel, kFlag, kNumProtocols };
 
 // Channels of every scratch: no grid is larger.
 inline constexpr uint32_t kMaxChannels = 128;
@@ -22,7 +21,7 @@ CudaLayout plan_cuda_buffer(const Options& options);
 
 struct LaunchPlan {
   CudaKernel kernel;  // nullptr: no such row
-  CudaProtocol protocol;
+  Protocol protocol;
   uint32_t num_channels;
   uint32_t num_threads;
   Plan cut;
