@@ -12,6 +12,8 @@
 namespace llcoll {
 namespace {
 
+constexpr const char* kCollectiveNames[kNumCollectives] = {"all_reduce", "reduce_scatter", "all_gather", "broadcast",
+                                                           "reduce",     "all_to_all",     "all_to_all"};
 constexpr const char* kDTypeNames[kNumDTypes] = {"float32",       "float64",     "float16", "bfloat16",
                                                  "float8_e4m3fn", "float8_e5m2", "int8",    "uint8",
                                                  "int32",         "int64",       "bool"};
@@ -194,6 +196,7 @@ bool unregister_communicator(const std::string& group_name) {
   return true;
 }
 
+const char* name_of(Collective kind) { return kCollectiveNames[static_cast<int>(kind)]; }
 const char* name_of(DType dtype) { return kDTypeNames[static_cast<int>(dtype)]; }
 const char* name_of(ReduceOp op) { return kReduceOpNames[static_cast<int>(op)]; }
 const char* name_of(Algorithm algorithm) { return kAlgorithmNames[static_cast<int>(algorithm)]; }

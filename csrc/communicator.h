@@ -28,9 +28,18 @@ struct Options {
   int device_index = 0;                 // CUDA: the device of the scratch and of every tensor
 };
 
-// One all-reduce over `numel` contiguous elements; input may equal output, any other overlap is the caller's error.
-// Pointers may be unaligned. `stream` is a cudaStream_t, ignored on CPU.
-struct AllReduceCall {
+// One call over contiguous elements. Pointers may be unaligned. `stream` is a cudaStream_t, ignored on CPU.
+//
+// `numel` counts elements of the whole message (all-reduce, broadcast, reduce), or of one part where all are equal:
+// reduce-scatter, all-gather, all-to-all. A part is what one rank gets from, or gives to, one other; parts lie in rank
+// order, without gaps. Unequal ones: `input_splits` (reduce-scatter, all-to-all) and `output_splits` (all-gather,
+// all-to-all) hold world_size() numbers of elements each and are read before run() returns; `numel` is then unused.
+//
+// Input may equal output (all-gather: the rank's own part of the output; reduce-scatter: of the input; all-to-all: not
+// with splits); any other overlap is the caller's error. broadcast: `input` is read on the root, `output` written on
+// the others (the root's own too where it differs from the input). reduce: `output` is written on the root alone, may
+// be null elsewhere.
+struct CollectiveCall {
   const void* input;
   void* output;
   size_t numel;
@@ -38,6 +47,10 @@ struct AllReduceCall {
   ReduceOp op;
   Algorithm algorithm;
   void* stream;
+  Collective kind = Collective::kAllReduce;
+  int root = 0;
+  const size_t* input_splits = nullptr;
+  const size_t* output_splits = nullptr;
 };
 
 // Called now and then by a CPU wait once it has lasted longer than a spin: true ends the wait ("interrupted").
@@ -57,12 +70,13 @@ class Communicator {
   int world_size() const { return options_.world_size; }
 
   // The algorithm that runs for this call on every rank: `requested` (never a pointer or stride), LLCOLL_ALGORITHM
-  // or selection. kTorch: the caller hands the tensor to torch.distributed. Throws LlcollError where the algorithm
-  // cannot serve the type or operator.
-  virtual Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const = 0;
+  // or selection. `numel` as in CollectiveCall, with splits that all ranks know the largest; kAllToAllV: unused.
+  // kTorch: the caller hands the tensor to torch.distributed. Throws LlcollError where the algorithm cannot serve the
+  // collective, type or operator.
+  virtual Algorithm resolve(Collective kind, size_t numel, DType dtype, ReduceOp op, Algorithm requested) const = 0;
 
   // Runs (CPU) or enqueues (CUDA) one call whose algorithm came from resolve().
-  virtual void all_reduce(const AllReduceCall& call) = 0;
+  virtual void run(const CollectiveCall& call) = 0;
   virtual void barrier(void* stream) = 0;
 
   // Throws what is pending: CollectiveTimeout, CollectiveAborted. Cheap.
@@ -94,6 +108,7 @@ bool unregister_communicator(const std::string& group_name);
 
 // Names as users write them ("sum", "one_shot_ll"); the parse functions throw LlcollError with the value and the
 // choices.
+const char* name_of(Collective kind);
 const char* name_of(DType dtype);
 const char* name_of(ReduceOp op);
 const char* name_of(Algorithm algorithm);

@@ -139,7 +139,8 @@ Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form for
              ", the group's communicator on cuda:", device_index);
 #endif
   check_that(call.input.dtype != DType::kBool || call.op != ReduceOp::kAvg, "reduce_op 'avg' has no meaning for bool");
-  call.algorithm = call.communicator->resolve(call.input.numel, call.input.dtype, call.op, parsed.requested);
+  call.algorithm =
+      call.communicator->resolve(Collective::kAllReduce, call.input.numel, call.input.dtype, call.op, parsed.requested);
   if (form == Form::kOut) check_out(call.input, call.output);
   if (form == Form::kInPlace) call.output = call.input;
   if (form == Form::kFunctional) {
@@ -311,7 +312,7 @@ void run_all_reduce(const Checked& call) {
     if (output != input) copy_tensor(dst, src);
     torch_all_reduce(dst, call.input.dtype, call.op, call.communicator->options());
   } else {
-    call.communicator->all_reduce(
+    call.communicator->run(
         {input, output, call.input.numel, call.input.dtype, call.op, call.algorithm, scope.stream()});
   }
   if (dst != call.output.handle) copy_tensor(call.output.handle, dst);

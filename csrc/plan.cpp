@@ -71,7 +71,7 @@ void Plan::run() {
     return;
   }
   const DeviceScope scope(call_.input.device_index);
-  communicator_->all_reduce(
+  communicator_->run(
       {input_data_, output_data_, call_.input.numel, call_.input.dtype, call_.op, call_.algorithm, scope.stream()});
 }
 

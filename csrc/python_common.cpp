@@ -74,9 +74,10 @@ PyObject* resolve(PyObject*, PyObject* args) {
     int dtype = 0;
     while (dtype < kNumDTypes && std::strcmp(name_of(static_cast<DType>(dtype)), dtype_name) != 0) ++dtype;
     check_that(dtype < kNumDTypes, "unsupported dtype ", dtype_name);
-    const Algorithm chosen = share_communicator(group_name)
-                                 ->resolve(numel, static_cast<DType>(dtype), parse_reduce_op(op, std::strlen(op)),
-                                           parse_algorithm(algorithm, std::strlen(algorithm)));
+    const Algorithm chosen =
+        share_communicator(group_name)
+            ->resolve(Collective::kAllReduce, numel, static_cast<DType>(dtype), parse_reduce_op(op, std::strlen(op)),
+                      parse_algorithm(algorithm, std::strlen(algorithm)));
     return PyUnicode_FromString(name_of(chosen));
   } catch (const std::exception& error) {
     return raise_python(error);

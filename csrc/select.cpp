@@ -75,8 +75,9 @@ Algorithm select(size_t bytes, DType dtype, ReduceOp, int world_size, const Topo
   return algorithm;
 }
 
-Algorithm resolve_algorithm(const Options& options, const Topology& topology, size_t numel, DType dtype, ReduceOp op,
-                            Algorithm requested) {
+Algorithm resolve_algorithm(const Options& options, const Topology& topology, Collective kind, size_t numel,
+                            DType dtype, ReduceOp op, Algorithm requested) {
+  if (kind != Collective::kAllReduce) return resolve_exchange(options, topology, kind, numel, dtype, op, requested);
   check_that(!(op == ReduceOp::kAvg && dtype == DType::kBool), "reduce_op 'avg' has no meaning for bool");
   Algorithm wanted = requested;
   const bool from_environment = requested == Algorithm::kAuto && options.forced != Algorithm::kAuto;

@@ -24,7 +24,11 @@ Algorithm select(size_t bytes, DType dtype, ReduceOp op, int world_size, const T
                  bool allow_low_precision);
 
 // Shared by the backends' resolve(): forced or requested or selected, checked by supports(). Throws LlcollError.
-Algorithm resolve_algorithm(const Options& options, const Topology& topology, size_t numel, DType dtype, ReduceOp op,
-                            Algorithm requested);
+Algorithm resolve_algorithm(const Options& options, const Topology& topology, Collective kind, size_t numel,
+                            DType dtype, ReduceOp op, Algorithm requested);
+
+// The same for the other collectives, each one exchange by one protocol: they take the one_shot_* names.
+Algorithm resolve_exchange(const Options& options, const Topology& topology, Collective kind, size_t numel, DType dtype,
+                           ReduceOp op, Algorithm requested);
 
 }  // namespace llcoll

@@ -141,23 +141,23 @@ class CpuCommunicator final : public Communicator {
     if (options_.debug) cross_check_ = std::make_unique<CrossCheck>(rank(), boxes, *wait_);
   }
 
-  Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
-    return resolve_algorithm(options_, Topology{}, numel, dtype, op, requested);
+  Algorithm resolve(Collective kind, size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
+    return resolve_algorithm(options_, Topology{}, kind, numel, dtype, op, requested);
   }
 
-  void all_reduce(const AllReduceCall& call) override {
+  void run(const CollectiveCall& call) override {
     const std::lock_guard lock(mutex_);
-    wait_->begin("all_reduce", name_of(call.algorithm));
+    wait_->begin(name_of(call.kind), name_of(call.algorithm));
     check_usable();
     if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
-    run(call);
+    run_kernel(call);
   }
 
   void barrier(void*) override {
     const std::lock_guard lock(mutex_);
     wait_->begin("barrier", name_of(Algorithm::kOneShotFlag));
     check_usable();
-    run({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr});
+    run_kernel({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr});
   }
 
   void check() override { wait_->throw_if_failed(); }
@@ -196,7 +196,8 @@ class CpuCommunicator final : public Communicator {
     wait_->throw_if_failed();
   }
 
-  void run(const AllReduceCall& call) {
+  void run_kernel(const CollectiveCall& call) {
+    check_that(call.kind == Collective::kAllReduce, name_of(call.kind), " has no kernel yet");
     const Protocol p = protocol_of(call.algorithm);
     const bool two = is_two_shot(call.algorithm);
     const size_t bytes = call.numel * element_bytes(call.dtype);

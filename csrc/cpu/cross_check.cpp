@@ -51,14 +51,14 @@ bool CrossCheck::exchange(const Mail& own) {
   return true;
 }
 
-void CrossCheck::compare(const AllReduceCall& call, uint64_t epoch) {
+void CrossCheck::compare(const CollectiveCall& call, uint64_t epoch) {
   Mail own{};
   own.numel = call.numel;
   own.epoch = epoch;
   own.dtype = static_cast<int32_t>(call.dtype);
   own.op = static_cast<int32_t>(call.op);
   own.algorithm = static_cast<int32_t>(call.algorithm);
-  set_text(own, concat("all_reduce of ", call.numel, " ", name_of(call.dtype), ", ", name_of(call.op), ", ",
+  set_text(own, concat(name_of(call.kind), " of ", call.numel, " ", name_of(call.dtype), ", ", name_of(call.op), ", ",
                        name_of(call.algorithm), ", epoch ", epoch));
   if (!exchange(own)) {
     wait_.throw_if_failed();

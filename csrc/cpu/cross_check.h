@@ -34,7 +34,7 @@ class CrossCheck {
       : rank_(rank), boxes_(std::move(boxes)), wait_(wait) {}
 
   // Throws CollectiveMismatch, on every rank alike, where they differ or where one of them raised.
-  void compare(const AllReduceCall& call, uint64_t epoch);
+  void compare(const CollectiveCall& call, uint64_t epoch);
   // This rank raises `what`; the peers learn it in their compare(). Waits for them within the limit.
   void announce(const std::string& what);
 

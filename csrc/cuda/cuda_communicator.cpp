@@ -66,11 +66,12 @@ class CudaCommunicator final : public Communicator {
     if (side_stream_ != nullptr) cudaStreamDestroy(side_stream_);
   }
 
-  Algorithm resolve(size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
-    return resolve_algorithm(options_, topology_, numel, dtype, op, requested);
+  Algorithm resolve(Collective kind, size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
+    return resolve_algorithm(options_, topology_, kind, numel, dtype, op, requested);
   }
 
-  void all_reduce(const AllReduceCall& call) override {
+  void run(const CollectiveCall& call) override {
+    check_that(call.kind == Collective::kAllReduce, name_of(call.kind), " has no CUDA kernel yet");
     const std::lock_guard lock(mutex_);
     check_usable();
     order(static_cast<cudaStream_t>(call.stream));
@@ -78,7 +79,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   void barrier(void* stream) override {
-    all_reduce({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, stream});
+    run({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, stream});
   }
 
   void check() override {
@@ -234,7 +235,7 @@ class CudaCommunicator final : public Communicator {
     launched_ = true;
   }
 
-  void launch(const AllReduceCall& call) {
+  void launch(const CollectiveCall& call) {
     const LaunchPlan plan = plan_launch(call, world_size(), layout_, max_channels_);
     check_that(plan.kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
     KernelArgs& args = args_[plan.protocol];

@@ -87,7 +87,7 @@ CudaLayout plan_cuda_buffer(const Options& options) {
   return layout;
 }
 
-LaunchPlan plan_launch(const AllReduceCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels) {
+LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels) {
   LaunchPlan plan{};
   plan.protocol = protocol_of(call.algorithm);
   const ProtocolFacts& facts = kFacts[plan.protocol];

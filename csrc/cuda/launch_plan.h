@@ -27,6 +27,6 @@ struct LaunchPlan {
   Plan cut;
   Message message;
 };
-LaunchPlan plan_launch(const AllReduceCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels);
+LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels);
 
 }  // namespace llcoll

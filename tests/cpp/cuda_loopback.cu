@@ -100,7 +100,7 @@ int check(int n) {
       for (const Algorithm algorithm : kAlgorithms) {
         for (int shift = 0; shift < 2; ++shift) {
           CUDA(cudaMemcpyAsync(device + shift, host.data(), numel * 4, cudaMemcpyHostToDevice, stream));
-          world.communicators[rank]->all_reduce(
+          world.communicators[rank]->run(
               {device + shift, device + shift, numel, DType::kFloat32, ReduceOp::kSum, algorithm, stream});
           std::vector<float> got(numel);
           CUDA(cudaMemcpyAsync(got.data(), device + shift, numel * 4, cudaMemcpyDeviceToHost, stream));
@@ -152,7 +152,7 @@ int graph(int n) {
         cudaGraphExec_t exec;
         CUDA(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
         for (int k = 0; k < kCalls; ++k) {
-          world.communicators[rank]->all_reduce(
+          world.communicators[rank]->run(
               {device, device, bytes / 2, DType::kBFloat16, ReduceOp::kSum, algorithm, stream});
         }
         CUDA(cudaStreamEndCapture(stream, &graph));

@@ -21,6 +21,10 @@ enum class DType : int32_t {
 };
 inline constexpr int kNumDTypes = 11;
 
+// kAllToAllV: with splits, of which a rank knows those of its own pairs only.
+enum class Collective : int32_t { kAllReduce, kReduceScatter, kAllGather, kBroadcast, kReduce, kAllToAll, kAllToAllV };
+inline constexpr int kNumCollectives = 7;
+
 enum class ReduceOp : int32_t { kSum, kAvg, kMin, kMax, kProd };
 inline constexpr int kNumReduceOps = 5;
 
