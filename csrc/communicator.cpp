@@ -211,4 +211,9 @@ Algorithm parse_algorithm(const char* text, size_t length) {
   return static_cast<Algorithm>(index_of(kAlgorithmNames, "algorithm", text, length));
 }
 
+Policy parse_policy(const std::string& text) {
+  check_that(text == "fast" || text == "invariant", "unknown policy '", text, "'; choose from fast, invariant");
+  return text == "fast" ? Policy::kFast : Policy::kInvariant;
+}
+
 }  // namespace llcoll

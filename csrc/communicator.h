@@ -25,6 +25,7 @@ struct Options {
   Algorithm forced = Algorithm::kAuto;  // LLCOLL_ALGORITHM, already agreed over all ranks
   bool debug = false;                   // LLCOLL_DEBUG=1 on every rank
   uint64_t first_epoch = 0;             // tests start just below a wrap
+  std::string table;                    // selection (table.h), the same on every rank; empty: the built-in one
   int device_index = 0;                 // CUDA: the device of the scratch and of every tensor
 };
 
@@ -114,5 +115,6 @@ const char* name_of(ReduceOp op);
 const char* name_of(Algorithm algorithm);
 ReduceOp parse_reduce_op(const char* text, size_t length);
 Algorithm parse_algorithm(const char* text, size_t length);
+Policy parse_policy(const std::string& text);
 
 }  // namespace llcoll

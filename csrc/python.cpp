@@ -8,7 +8,7 @@ namespace llcoll {
 namespace {
 
 // create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
-//        debug, first_epoch, all_gather)
+//        debug, first_epoch, table, all_gather)
 PyObject* create(PyObject*, PyObject* args) {
   OptionsText text;
   PyObject* callable = nullptr;
@@ -40,6 +40,8 @@ PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods, nul
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&llcoll::module_def);
-  if (module != nullptr && !llcoll::add_common(module)) Py_CLEAR(module);
+  if (module != nullptr && (!llcoll::add_common(module) || PyModule_AddFunctions(module, llcoll::probe_methods) != 0)) {
+    Py_CLEAR(module);
+  }
   return module;
 }

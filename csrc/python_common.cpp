@@ -194,14 +194,13 @@ Options OptionsText::options() const {
   result.rank = rank;
   result.world_size = world_size;
   result.timeout_s = timeout_s;
-  check_that(std::strcmp(policy, "fast") == 0 || std::strcmp(policy, "invariant") == 0, "unknown policy '", policy,
-             "'; choose from fast, invariant");
-  result.policy = policy[0] == 'f' ? Policy::kFast : Policy::kInvariant;
+  result.policy = parse_policy(policy);
   result.allow_low_precision = allow_low_precision != 0;
   result.scratch_bytes = static_cast<size_t>(scratch_bytes);
   result.forced = parse_algorithm(algorithm, std::strlen(algorithm));
   result.debug = debug != 0;
   result.first_epoch = first_epoch;
+  result.table = table;
   check_that(world_size >= 1 && world_size <= kMaxRanks && rank >= 0 && rank < world_size, "rank ", rank, " of ",
              world_size, " ranks; at most ", kMaxRanks, " are supported");
   return result;
@@ -220,7 +219,10 @@ PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gath
 }
 
 bool add_common(PyObject* module) {
-  if (PyModule_AddFunctions(module, common_methods) != 0 || !add_plan_type(module)) return false;
+  for (PyMethodDef* functions : {common_methods, select_methods}) {
+    if (PyModule_AddFunctions(module, functions) != 0) return false;
+  }
+  if (!add_plan_type(module)) return false;
   set_interrupt_check(&check_signals);
   return true;
 }

@@ -58,17 +58,23 @@ struct OptionsText {
   const char* algorithm;
   int debug;
   unsigned long long first_epoch;
+  const char* table;
 
   Options options() const;  // throws LlcollError
 };
-#define LLC_OPTIONS_FORMAT "siipdspKspK"
+#define LLC_OPTIONS_FORMAT "siipdspKspKs"
 #define LLC_OPTIONS_ARGS(t)                                                                                            \
   &(t).group_name, &(t).rank, &(t).world_size, &(t).is_default, &(t).timeout_s, &(t).policy, &(t).allow_low_precision, \
-      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch
+      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch, &(t).table
 
 // Runs `make` without Python's lock, registers what it returns. None, or null with the Python error set.
 PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gather,
                               const std::function<std::shared_ptr<Communicator>(const Options&)>& make);
+
+// More functions, for measurements and for selection as a pure function: of both modules, of _C, of _cuda.
+extern PyMethodDef select_methods[];
+extern PyMethodDef probe_methods[];
+extern PyMethodDef cuda_probe_methods[];
 
 // Adds the Plan type and the common functions to a module; installs the signal check. False: Python error set.
 bool add_common(PyObject* module);

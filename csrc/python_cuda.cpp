@@ -8,7 +8,7 @@
 namespace llcoll {
 namespace {
 
-// buffer_bytes(group_name, ..., first_epoch) -> the symmetric memory that each rank must give to create()
+// buffer_bytes(group_name, ..., table) -> the symmetric memory that each rank must give to create()
 PyObject* buffer_bytes(PyObject*, PyObject* args) {
   OptionsText text;
   if (!PyArg_ParseTuple(args, LLC_OPTIONS_FORMAT, LLC_OPTIONS_ARGS(text))) return nullptr;
@@ -32,7 +32,7 @@ bool read_addresses(PyObject* list, std::vector<uint64_t>& addresses) {
 }
 
 // create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
-//        debug, first_epoch, device, buffers, multicast, bytes, all_gather)
+//        debug, first_epoch, table, device, buffers, multicast, bytes, all_gather)
 PyObject* create(PyObject*, PyObject* args) {
   OptionsText text;
   CudaMemory memory;
@@ -84,6 +84,9 @@ PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_cuda", nullptr, -1, methods, 
 
 PyMODINIT_FUNC PyInit__cuda() {
   PyObject* module = PyModule_Create(&llcoll::module_def);
-  if (module != nullptr && !llcoll::add_common(module)) Py_CLEAR(module);
+  if (module != nullptr &&
+      (!llcoll::add_common(module) || PyModule_AddFunctions(module, llcoll::cuda_probe_methods) != 0)) {
+    Py_CLEAR(module);
+  }
   return module;
 }

@@ -142,7 +142,7 @@ class CpuCommunicator final : public Communicator {
   }
 
   Algorithm resolve(Collective kind, size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
-    return resolve_algorithm(options_, Topology{}, kind, numel, dtype, op, requested);
+    return resolve_algorithm(options_, Topology{}, selection_, kind, numel, dtype, op, requested);
   }
 
   void run(const CollectiveCall& call) override {
@@ -220,6 +220,7 @@ class CpuCommunicator final : public Communicator {
 
   static constexpr size_t kStreamFrom = 64 * 1024;
 
+  const Selection selection_{options_, Topology{}};
   SegmentPlan plan_{};
   Segment own_;
   std::vector<Segment> segments_;

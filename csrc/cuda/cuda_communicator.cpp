@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "cuda/launch_plan.h"
+#include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
 #include "select.h"
 
@@ -58,16 +59,20 @@ class CudaCommunicator final : public Communicator {
     agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     agree_on_grid(all_gather);
     self_test(all_gather);
+    selection_ = Selection(options_, topology_);
   }
 
   ~CudaCommunicator() override {
     if (record_ != nullptr) cudaFreeHost(record_);
     if (event_ != nullptr) cudaEventDestroy(event_);
+    for (cudaEvent_t event : timing_) {
+      if (event != nullptr) cudaEventDestroy(event);
+    }
     if (side_stream_ != nullptr) cudaStreamDestroy(side_stream_);
   }
 
   Algorithm resolve(Collective kind, size_t numel, DType dtype, ReduceOp op, Algorithm requested) const override {
-    return resolve_algorithm(options_, topology_, kind, numel, dtype, op, requested);
+    return resolve_algorithm(options_, topology_, selection_, kind, numel, dtype, op, requested);
   }
 
   void run(const CollectiveCall& call) override {
@@ -110,7 +115,67 @@ class CudaCommunicator final : public Communicator {
   void announce_error(const std::string&) override {}
   void close() override { closed_ = true; }
 
+  double time_in_kernel(void* buffer, size_t bytes, Algorithm algorithm, uint32_t iterations) {
+    const std::lock_guard lock(mutex_);
+    check_usable();
+    const Protocol protocol = protocol_of(algorithm);
+    const uint32_t unit = protocol == kLl ? 8 : 16;
+    check_that(algorithm == Algorithm::kOneShotLl || algorithm == Algorithm::kOneShotSentinel,
+               "in-kernel repetition takes one_shot_ll or one_shot_sentinel, not ", name_of(algorithm));
+    check_that(iterations > 0 && bytes > 0 && bytes % unit == 0 && reinterpret_cast<uintptr_t>(buffer) % unit == 0 &&
+                   bytes / unit <= kMaxThreads,
+               "in-kernel repetition takes 1 to ", kMaxThreads, " aligned units of ", unit, " bytes, got ", bytes,
+               " bytes, ", iterations, " times");
+    const DeviceScope scope(memory_.device);
+    KernelArgs args = args_[protocol];
+    args.message = make_message(buffer, buffer, bytes, 2, static_cast<int>(unit), true, true);
+    args.op = ReduceOp::kSum;
+    args.wait.algorithm = static_cast<int32_t>(algorithm);
+    order(side_stream_);
+    check_cuda(cudaEventRecord(begin_timing(), side_stream_), "cudaEventRecord");
+    check_that(launch_in_kernel(protocol, args, static_cast<uint32_t>(bytes / unit), iterations, side_stream_),
+               "in-kernel repetition is built for 2, 4 and 8 ranks, not ", world_size());
+    check_cuda(cudaEventRecord(timing_[1], side_stream_), "cudaEventRecord");
+    check_cuda(cudaStreamSynchronize(side_stream_), "in-kernel repetition");
+    check();
+    float ms = 0;
+    check_cuda(cudaEventElapsedTime(&ms, timing_[0], timing_[1]), "cudaEventElapsedTime");
+    return 1e3 * ms / iterations;
+  }
+
+  double ping_pong_ns(int peer, uint32_t trips) {
+    const std::lock_guard lock(mutex_);
+    check_usable();
+    check_that(peer >= 0 && peer < world_size() && peer != rank() && trips > 0, "ping-pong of rank ", rank(), " with ",
+               peer, ", ", trips, " trips");
+    const DeviceScope scope(memory_.device);
+    auto slots = [&](int r) { return reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset); };
+    auto* ns = reinterpret_cast<uint64_t*>(slots(rank()) + kMaxRanks);
+    uint64_t taken = 0;
+    PingPongArgs args{};
+    args.own_slot = slots(rank()) + peer;
+    args.peer_slot = slots(peer) + rank();
+    args.base = last_ping_[peer];
+    args.trips = trips;
+    args.starts = rank() < peer;
+    args.timeout_ns = 5'000'000'000;
+    args.ns = ns;
+    last_ping_[peer] += trips;
+    check_cuda(launch_ping_pong(args, side_stream_), "ping-pong");
+    check_cuda(cudaMemcpyAsync(&taken, ns, sizeof(taken), cudaMemcpyDeviceToHost, side_stream_), "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(side_stream_), "ping-pong");
+    check_that(taken != 0, "rank ", peer, " did not answer a ping-pong within 5 s");
+    return static_cast<double>(taken) / (2.0 * trips);
+  }
+
  private:
+  cudaEvent_t begin_timing() {
+    for (cudaEvent_t& event : timing_) {
+      if (event == nullptr) check_cuda(cudaEventCreate(&event), "cudaEventCreate");
+    }
+    return timing_[0];
+  }
+
   DeviceControl* control(int r) const { return reinterpret_cast<DeviceControl*>(memory_.buffers[r]); }
 
   void prepare() {
@@ -166,7 +231,7 @@ class CudaCommunicator final : public Communicator {
     agree(all_gather, rank(), "looking at the GPU", [&] {
       check_cuda(cudaGetDeviceProperties(&properties, memory_.device), "cudaGetDeviceProperties");
       own.assign(properties.uuid.bytes, sizeof(properties.uuid.bytes));
-      own += concat(properties.multiProcessorCount);
+      own += concat(properties.multiProcessorCount, " ", 10 * properties.major + properties.minor);
     });
     const std::vector<std::string> all = gather(all_gather, world_size(), own);
     max_channels_ = std::max(1u, number_from_environment("LLCOLL_MAX_CHANNELS", kMaxChannels));
@@ -176,6 +241,9 @@ class CudaCommunicator final : public Communicator {
       const int sms = std::atoi(one.c_str() + 16);
       max_channels_ = std::min<uint32_t>(max_channels_, std::max(1, sms / sharing));
       topology_.shares_device |= sharing > 1;
+      const int capability = std::atoi(one.c_str() + one.find(' ', 16));
+      if (topology_.compute_capability == 0 || capability < topology_.compute_capability)
+        topology_.compute_capability = capability;
     }
   }
 
@@ -260,6 +328,7 @@ class CudaCommunicator final : public Communicator {
   CudaMemory memory_;
   CudaLayout layout_{};
   Topology topology_;
+  Selection selection_;
   KernelArgs args_[kNumProtocols]{};
   FailureRecord* record_ = nullptr;
   uint32_t max_channels_ = 1;
@@ -270,6 +339,9 @@ class CudaCommunicator final : public Communicator {
   cudaStream_t capture_stream_ = nullptr;
   unsigned long long capture_id_ = 0;
   bool launched_ = false;
+  cudaEvent_t timing_[2]{};
+  // The last flag of each pair's ping-pongs: above the self-test's, whose slots they use.
+  std::vector<uint64_t> last_ping_ = std::vector<uint64_t>(kMaxRanks, 2 * kNumSelfTestPackets);
   std::mutex mutex_;
 };
 
@@ -280,6 +352,15 @@ uint64_t cuda_buffer_bytes(const Options& options) { return plan_cuda_buffer(opt
 std::shared_ptr<Communicator> make_cuda_communicator(const Options& options, const CudaMemory& memory,
                                                      const AllGather& all_gather) {
   return std::make_shared<CudaCommunicator>(options, memory, all_gather);
+}
+
+double time_in_kernel(Communicator& communicator, void* buffer, size_t bytes, Algorithm algorithm,
+                      uint32_t iterations) {
+  return static_cast<CudaCommunicator&>(communicator).time_in_kernel(buffer, bytes, algorithm, iterations);
+}
+
+double ping_pong_ns(Communicator& communicator, int peer, uint32_t trips) {
+  return static_cast<CudaCommunicator&>(communicator).ping_pong_ns(peer, trips);
 }
 
 }  // namespace llcoll

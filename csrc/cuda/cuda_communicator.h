@@ -25,4 +25,11 @@ uint64_t cuda_buffer_bytes(const Options& options);
 std::shared_ptr<Communicator> make_cuda_communicator(const Options& options, const CudaMemory& memory,
                                                      const AllGather& all_gather);
 
+// Measurements on a communicator that make_cuda_communicator made; synchronous, collective over those that take part.
+// us per all-reduce of the first `bytes` of `buffer` (bfloat16, sum, in place), `iterations` of them inside one launch.
+double time_in_kernel(Communicator& communicator, void* buffer, size_t bytes, Algorithm algorithm, uint32_t iterations);
+// Half of a round trip of a packet between this rank and `peer`, ns: a store into the other's memory until its poll
+// sees it. Both ranks call it, with the same number of trips.
+double ping_pong_ns(Communicator& communicator, int peer, uint32_t trips);
+
 }  // namespace llcoll

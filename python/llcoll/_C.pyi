@@ -22,6 +22,7 @@ def create(
     algorithm: str,
     debug: bool,
     first_epoch: int,
+    table: str,
     all_gather: Callable[[bytes], list[bytes]],
     /,
 ) -> None: ...
@@ -40,5 +41,37 @@ def resolve(group_name: str, numel: int, dtype: str, reduce_op: str, algorithm: 
 def plan(number: int, tensor: torch.Tensor, out: torch.Tensor, /) -> Plan: ...
 def take_interrupt() -> BaseException | None: ...
 def stop_signal_checks() -> None: ...
+def select(
+    table: str,
+    cuda: bool,
+    shares_device: bool,
+    compute_capability: int,
+    world_size: int,
+    policy: str,
+    allow_low_precision: bool,
+    num_bytes: int,
+    dtype: str,
+    reduce_op: str,
+    /,
+) -> str: ...
+def default_table(
+    cuda: bool, shares_device: bool, compute_capability: int, world_size: int, /
+) -> tuple[str, str, str]: ...
+def usable(
+    algorithm: str, dtype: str, reduce_op: str, policy: str, allow_low_precision: bool, /
+) -> bool: ...
+def ping_pong(cpu_a: int, cpu_b: int, trips: int, batches: int, /) -> list[float]: ...
+def repeat(
+    group_name: str,
+    input_address: int,
+    output_address: int,
+    numel: int,
+    dtype: str,
+    reduce_op: str,
+    algorithm: str,
+    calls: int,
+    batches: int,
+    /,
+) -> list[float]: ...
 def algorithms() -> list[str]: ...
 def reduce_ops() -> list[str]: ...

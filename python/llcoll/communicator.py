@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import _ops, memory, settings
+from . import _ops, memory, settings, tables
 from ._errors import LlcollError, converted
 from .rendezvous import Exchange, check_same, group_timeout
 
@@ -76,6 +76,7 @@ class Communicator:
         self.world_size = group.size()
         self.device_type = chosen.device
         self.settings = chosen
+        self.table = tables.Chosen("", "built in", "")  # init() chooses
         self.is_default = group is dist.group.WORLD
         # Weak: destroy_process_group must free what it owns, whether or not shutdown came first.
         self._group = weakref.ref(group)
@@ -156,6 +157,7 @@ def _make(communicator: Communicator, exchange: Exchange) -> None:
         chosen.algorithm,
         chosen.debug,
         chosen.first_epoch,
+        communicator.table.text,
     )
     if chosen.device == "cuda":
         arguments += memory.map_cuda(communicator, exchange, arguments)
@@ -214,8 +216,10 @@ def init(
     exchange = Exchange(process_group, "init")
     answers = exchange.agree(choose)
     check_same("init", answers)
-    communicator = Communicator(process_group, settings.Settings(**answers[exchange.rank]))
+    chosen = settings.Settings(**answers[exchange.rank])
+    communicator = Communicator(process_group, chosen)
     try:
+        communicator.table = tables.choose(communicator.device_type, chosen.policy, exchange)
         _make(communicator, exchange)
     except BaseException:
         communicator._backend.unregister(communicator.group_name)
@@ -223,7 +227,7 @@ def init(
             memory.release_cuda(communicator.group_name)
         raise
     _communicators[communicator.group_name, communicator.device_type] = communicator
-    log.info("%r with %s", communicator, communicator.settings)
+    log.info("%r with %s, table %s", communicator, chosen, communicator.table.source)
     return communicator
 
 
