@@ -1,5 +1,5 @@
-"""Where llcoll.bench runs: CUDA where it can, through the loopback launcher where ranks outnumber
-GPUs, else the CPU; always with words that say which and why."""
+"""Where a measuring command runs: CUDA where it can, through the loopback launcher where ranks
+outnumber GPUs, else the CPU; always with words that say which and why."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
 import torch
 import torch.distributed as dist
 
-from . import _ops
+from .. import _ops
 
 LOOPBACK_LIMIT = datetime.timedelta(hours=2)
 STATUS_KEY, SEEN_KEY = "llcoll_bench_status", "llcoll_bench_seen"
@@ -34,7 +34,7 @@ class Choice:
 
 def cpu(args: argparse.Namespace, reason: str) -> Choice:
     """The CPU backend. Ranks are pinned one to a core where there are enough cores."""
-    if args.mode == "graph":
+    if getattr(args, "mode", "") == "graph":
         sys.exit("llcoll.bench: --mode graph needs CUDA: " + reason)
     cores = sorted(os.sched_getaffinity(0))
     num_local = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -46,7 +46,7 @@ def cpu(args: argparse.Namespace, reason: str) -> Choice:
     return Choice(torch.device("cpu"), f"CPU shared memory ({reason}; {pin_words})", "gloo")
 
 
-def run_loopback(argv: list[str], num_ranks: int) -> int:
+def run_loopback(module: str, argv: list[str], num_ranks: int) -> int:
     """Local rank 0 runs the whole job again under the loopback launcher; the others wait for its
     exit status and return the same, so that torchrun sees one outcome."""
     store, rank, _ = next(dist.rendezvous("env://", timeout=LOOPBACK_LIMIT))
@@ -62,7 +62,7 @@ def run_loopback(argv: list[str], num_ranks: int) -> int:
     command = [sys.executable, "-m", "llcoll.loopback", "-n", str(num_ranks)]
     status = 1
     try:
-        job = subprocess.run([*command, "-m", "llcoll.bench", *argv], env=env, check=False)
+        job = subprocess.run([*command, "-m", module, *argv], env=env, check=False)
         status = job.returncode
     finally:
         store.set(STATUS_KEY, str(status))
@@ -73,7 +73,7 @@ def run_loopback(argv: list[str], num_ranks: int) -> int:
     return status
 
 
-def choose(args: argparse.Namespace, argv: list[str]) -> Choice | int:
+def choose(args: argparse.Namespace, argv: list[str], module: str = "llcoll.bench") -> Choice | int:
     """A place to run, or the exit status of the job that ran in this one's stead."""
     if args.device == "cpu":
         return cpu(args, "asked for")
@@ -89,16 +89,16 @@ def choose(args: argparse.Namespace, argv: list[str]) -> Choice | int:
         reason = f"{num_gpus} GPU for {num_local} ranks of a node: loopback takes one node only"
     if reason:
         if args.device == "cuda":
-            sys.exit(f"llcoll.bench: --device cuda: {reason}")
+            sys.exit(f"{module}: --device cuda: {reason}")
         return cpu(args, reason)
     if num_gpus < num_local and not in_loopback:
         if int(os.environ["RANK"]) == 0:
             print(
                 f"# {num_local} ranks on {num_gpus} GPU: starting again as "
-                f"python -m llcoll.loopback -n {num_ranks} -m llcoll.bench {' '.join(argv)}",
+                f"python -m llcoll.loopback -n {num_ranks} -m {module} {' '.join(argv)}",
                 flush=True,
             )
-        return run_loopback(argv, num_ranks)
+        return run_loopback(module, argv, num_ranks)
     local_rank = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local_rank % num_gpus)
     torch.cuda.set_device(device)
