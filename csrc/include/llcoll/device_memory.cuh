@@ -38,6 +38,42 @@ LLC_FN uint32_t load_relaxed_4(const uint32_t* at) {
   return value;
 }
 
+LLC_FN void store_relaxed_8(void* at, uint64_t value) {
+  asm volatile("st.relaxed.sys.global.b64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+}
+LLC_FN uint64_t load_relaxed_8(const void* at) {
+  uint64_t value;
+  asm volatile("ld.relaxed.sys.global.b64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+}
+
+// To all ranks' memory at once. 16 bytes have the form of four words only: that they stay together is the hardware's
+// doing, not the model's; sentinel words and narrow packets do not need it. The words are moved, never computed with.
+LLC_FN void multicast_4(void* at, uint32_t value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("multimem.st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
+#else
+  __trap();
+#endif
+}
+LLC_FN void multicast_8(void* at, uint64_t value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("multimem.st.relaxed.sys.global.b64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+  __trap();
+#endif
+}
+LLC_FN void multicast_16(void* at, Bytes<16> u) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("multimem.st.relaxed.sys.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at),
+               "f"(__uint_as_float(u.words[0])), "f"(__uint_as_float(u.words[1])), "f"(__uint_as_float(u.words[2])),
+               "f"(__uint_as_float(u.words[3]))
+               : "memory");
+#else
+  __trap();
+#endif
+}
+
 // Plain accesses; volatile, so that the compiler keeps a load above the wait that hides its latency.
 LLC_FN Bytes<16> load_plain(const void* at, Bytes<16>*) {
   Bytes<16> u;
@@ -166,6 +202,26 @@ struct DeviceMemory {
     ptx::load_relaxed_16(at, p.payload, p.flag);
     return p;
   }
+  LLC_FN void store_narrow(NarrowPacket* at, NarrowPacket packet) const {
+    ptx::store_relaxed_8(at, __builtin_bit_cast(uint64_t, packet));
+  }
+  LLC_FN NarrowPacket load_narrow(const NarrowPacket* at) const {
+    return __builtin_bit_cast(NarrowPacket, ptx::load_relaxed_8(at));
+  }
+  LLC_FN void multicast_packet(Packet* at, Packet packet) const {
+    ptx::multicast_16(at, __builtin_bit_cast(Bytes<16>, packet));
+  }
+  LLC_FN void multicast_narrow(NarrowPacket* at, NarrowPacket packet) const {
+    ptx::multicast_8(at, __builtin_bit_cast(uint64_t, packet));
+  }
+  LLC_FN void multicast_unit(Bytes<16>* at, Bytes<16> u) const { ptx::multicast_16(at, u); }
+  LLC_FN void multicast_unit(Bytes<8>* at, Bytes<8> u) const { ptx::multicast_8(at, __builtin_bit_cast(uint64_t, u)); }
+  LLC_FN void multicast_unit(Bytes<4>* at, Bytes<4> u) const { ptx::multicast_4(at, u.words[0]); }
+
+  LLC_FN void store_unit(Bytes<4>* at, Bytes<4> u) const { ptx::store_relaxed_4(&at->words[0], u.words[0]); }
+  LLC_FN Bytes<4> load_unit(const Bytes<4>* at) const { return {{ptx::load_relaxed_4(&at->words[0])}}; }
+  LLC_FN void store_unit(Bytes<8>* at, Bytes<8> u) const { ptx::store_relaxed_8(at, __builtin_bit_cast(uint64_t, u)); }
+  LLC_FN Bytes<8> load_unit(const Bytes<8>* at) const { return __builtin_bit_cast(Bytes<8>, ptx::load_relaxed_8(at)); }
   LLC_FN void store_unit(Bytes<16>* at, Bytes<16> u) const {
     ptx::store_relaxed_16(at, u.words[0] | uint64_t{u.words[1]} << 32, u.words[2] | uint64_t{u.words[3]} << 32);
   }

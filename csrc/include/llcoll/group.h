@@ -53,6 +53,21 @@ struct Cta {
     }
   }
 };
+
+// The lanes of one warp; each warp of the grid is a channel of its own. All 32 lanes take part.
+struct Warp {
+  static constexpr bool kOnce = false;
+  uint32_t rank = threadIdx.x % 32;
+  uint32_t size = 32;
+  uint32_t channel = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
+  LLC_FN void sync() const { __syncwarp(); }
+  LLC_FN bool any(bool value) const { return __any_sync(0xFFFFFFFFu, value); }
+  LLC_FN void last_receive() const {}
+  template <class F>
+  LLC_FN void each(uint32_t n, F&& f) const {
+    for (uint32_t i = rank; i < n; i += size) f(i);
+  }
+};
 #endif
 
 }  // namespace LLC_ISA

@@ -60,6 +60,14 @@ struct HostMemory {
     return p;
   }
 
+  // One 8-byte access each.
+  LLC_FN void store_narrow(NarrowPacket* at, NarrowPacket packet) const {
+    __atomic_store_n(reinterpret_cast<uint64_t*>(at), __builtin_bit_cast(uint64_t, packet), __ATOMIC_RELEASE);
+  }
+  LLC_FN NarrowPacket load_narrow(const NarrowPacket* at) const {
+    return __builtin_bit_cast(NarrowPacket, __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_ACQUIRE));
+  }
+
   // Polled units: the compiler must neither keep nor merge them; each word is read once per call.
   template <class Unit>
   LLC_FN void store_unit(Unit* at, Unit value) const {

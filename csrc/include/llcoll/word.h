@@ -33,7 +33,7 @@ inline namespace LLC_ISA {
 // One unit of payload: what one slot carries. The words are the grain of the sentinel test.
 template <int num_bytes>
 struct alignas(num_bytes) Bytes {
-  static_assert(num_bytes >= 8 && (num_bytes & (num_bytes - 1)) == 0);
+  static_assert(num_bytes >= 4 && (num_bytes & (num_bytes - 1)) == 0);
   static constexpr int kBytes = num_bytes;
   static constexpr int kWords = num_bytes / 4;
   uint32_t words[kWords];
@@ -47,6 +47,13 @@ struct alignas(16) Packet {
   uint64_t flag;
 };
 static_assert(sizeof(Packet) == 16 && sizeof(Bytes<8>) == 8 && sizeof(Bytes<16>) == 16);
+
+// The same where a link keeps only 8 bytes together. Its flag wraps: see LLBuffer.
+struct alignas(8) NarrowPacket {
+  uint32_t payload;
+  uint32_t flag;
+};
+static_assert(sizeof(NarrowPacket) == 8);
 
 // The empty sentinel slot: all ones in every byte, a NaN in every floating type, so one cleared buffer serves all.
 inline constexpr uint32_t kSentinelWord = 0xFFFFFFFFu;
