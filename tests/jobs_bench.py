@@ -31,6 +31,15 @@ def command(
     return status, out.getvalue()
 
 
+def quick(state: dict[str, Any], rank: int, world_size: int, port: int, *rest: Any) -> Any:
+    """command() for the model and the tuner, with few and short measurements."""
+    from llcoll import model
+
+    model.PROBE_SIZES, model.VERIFY_SIZES = (64, 4096, 32768), (8, 1024)
+    model.TARGET_ROUND_US, model.ROUNDS = 50.0, 3
+    return command(state, rank, world_size, port, *rest)
+
+
 def wrong_result(
     state: dict[str, Any], rank: int, world_size: int, port: int, argv: list[str]
 ) -> tuple[int, str]:

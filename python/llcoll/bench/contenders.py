@@ -38,8 +38,11 @@ class Contender:
 class Llcoll(Contender):
     is_peer = False
 
-    def __init__(self, algorithm: str, may_be_dropped: bool = False) -> None:
+    def __init__(
+        self, algorithm: str, may_be_dropped: bool = False, name_auto: bool = False
+    ) -> None:
         self.name = algorithm
+        self.name_auto = name_auto
         self.version = llcoll.__version__
         self.may_be_dropped = may_be_dropped
 
@@ -90,8 +93,9 @@ class Llcoll(Contender):
                 llcoll.plan(x, op, algorithm=self.name, out=out),
                 llcoll.plan(x, op, algorithm=self.name),
             )
-        # Arguments left at their defaults cost the dispatcher nothing.
-        given = {} if self.name == "auto" else {"algorithm": self.name}
+        # Arguments left at their defaults cost the dispatcher nothing: where auto is set against
+        # named algorithms, it is named too.
+        given = {} if self.name == "auto" and not self.name_auto else {"algorithm": self.name}
         positional = () if op == "sum" else (op,)
         in_place = partial(ops.all_reduce_.default, x, *positional, **given)
         if cell.mode == "graph":

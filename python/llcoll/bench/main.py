@@ -44,7 +44,7 @@ def make_contenders(args: Any, session: Session) -> tuple[list[Contender], dict[
     asked = set(names if args.algorithm is not None else ["auto"])
     if args.regret:
         names = list(dict.fromkeys(["auto", *names, *usable]))
-    own: list[Contender] = [Llcoll(name, may_be_dropped=name not in asked) for name in names]
+    own: list[Contender] = [Llcoll(name, name not in asked, args.regret) for name in names]
     peers, missing = make_peers(session, args.compare) if args.compare else ([], {})
     return own + peers, missing
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -117,8 +118,9 @@ def measure_cell(
                 running.append((contender, figure, form))
     running = _first_look(session, running, effort)
     for round_idx in range(effort.rounds):
-        turn = round_idx % max(1, len(running))
-        for _, figure, form in running[turn:] + running[:turn]:
+        # Another order each round, the same on every rank: nobody has one predecessor for good.
+        order = random.Random(round_idx).sample(running, len(running))
+        for _, figure, form in order:
             session.barrier()
             form.run(ALIGNING_CALLS)
             figure.rounds.append(form.run(effort.calls_per_round))
