@@ -21,12 +21,6 @@ RequiresGrad find_requires_grad() {
   return c10 == nullptr ? nullptr : reinterpret_cast<RequiresGrad>(dlsym(c10, "_ZNK3c1010TensorImpl13requires_gradEv"));
 }
 
-bool wants_gradient(AtenTensorHandle tensor) {
-  static const RequiresGrad requires_grad = find_requires_grad();
-  if (!aoti_torch_grad_mode_is_enabled()) return false;
-  return requires_grad == nullptr || requires_grad(impl_of(tensor));
-}
-
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
 // calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
 // dispatched afresh (0.45 us), so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
@@ -82,6 +76,12 @@ void barrier(const StableString& group_name) {
 }
 
 }  // namespace
+
+bool wants_gradient(AtenTensorHandle tensor) {
+  static const RequiresGrad requires_grad = find_requires_grad();
+  if (!aoti_torch_grad_mode_is_enabled()) return false;
+  return requires_grad == nullptr || requires_grad(impl_of(tensor));
+}
 
 void set_cuda_barrier(CudaBarrier barrier) { cuda_barrier.store(barrier); }
 

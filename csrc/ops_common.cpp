@@ -49,6 +49,8 @@ const char* device_name(int32_t type) {
   fail_with("unsupported dtype ", name, " of ", what, "; supported are ", supported);
 }
 
+}  // namespace
+
 TensorView checked_view(AtenTensorHandle tensor, const char* what) {
   int32_t dtype = 0;
   int32_t device_type = 0;
@@ -70,11 +72,6 @@ TensorView checked_view(AtenTensorHandle tensor, const char* what) {
   return view;
 }
 
-struct Shape {
-  int64_t num_dims = 0;
-  int64_t* sizes = nullptr;
-};
-
 Shape shape_of(AtenTensorHandle tensor) {
   Shape shape;
   check_shim(aoti_torch_get_dim(tensor, &shape.num_dims), "dim");
@@ -88,7 +85,6 @@ std::string shape_text(const Shape& shape) {
   return text + "]";
 }
 
-// A tensor that holds one memory place twice cannot be written: the result would depend on the order.
 void check_writable(const TensorView& view, const char* what) {
   if (view.contiguous) return;
   const Shape shape = shape_of(view.handle);
@@ -100,6 +96,8 @@ void check_writable(const TensorView& view, const char* what) {
                " (an expanded tensor): its elements share memory and cannot be written; use its clone()");
   }
 }
+
+namespace {
 
 void check_out(const TensorView& input, const TensorView& output) {
   check_that(output.dtype == input.dtype, "out has dtype ", name_of(output.dtype), ", input has ",
@@ -271,6 +269,15 @@ Checked check_all_reduce(AtenTensorHandle input, ReduceOp op, Algorithm requeste
 OwnedTensor empty_like(const TensorView& view) {
   return empty_strided(shape_of(view.handle), dtypes.torchs[static_cast<int>(view.dtype)], own_device_type(),
                        view.device_index);
+}
+
+OwnedTensor empty_rows(const TensorView& like, int64_t num_rows) {
+  const Shape shape = shape_of(like.handle);
+  check_that(shape.num_dims <= kMaxDims, "a tensor of ", shape.num_dims, " dimensions; at most ", kMaxDims);
+  int64_t sizes[kMaxDims] = {num_rows};
+  for (int64_t d = 1; d < shape.num_dims; ++d) sizes[d] = shape.sizes[d];
+  return empty_strided({shape.num_dims == 0 ? 1 : shape.num_dims, sizes}, dtypes.torchs[static_cast<int>(like.dtype)],
+                       own_device_type(), like.device_index);
 }
 
 OwnedTensor empty_like(AtenTensorHandle handle) {

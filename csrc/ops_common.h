@@ -49,6 +49,19 @@ struct TensorView {
   bool contiguous;
 };
 
+// Throws where it is none; `what` names it.
+TensorView checked_view(AtenTensorHandle tensor, const char* what);
+// A tensor that holds one memory place twice cannot be written: the result would depend on the order.
+void check_writable(const TensorView& view, const char* what);
+
+// Borrowed from the tensor.
+struct Shape {
+  int64_t num_dims = 0;
+  int64_t* sizes = nullptr;
+};
+Shape shape_of(AtenTensorHandle tensor);
+std::string shape_text(const Shape& shape);
+
 // The arguments of one op call, as they came.
 struct CallText {
   const char* reduce_op;
@@ -86,6 +99,8 @@ void announce(const CallText& text, const char* what);
 
 // Fresh contiguous storage like `view`.
 OwnedTensor empty_like(const TensorView& view);
+// The same but for its first dimension (which a 0-dim tensor gets).
+OwnedTensor empty_rows(const TensorView& like, int64_t num_rows);
 // Same, for a tensor that check_all_reduce refused.
 OwnedTensor empty_like(AtenTensorHandle handle);
 TensorView view_of_fresh(const TensorView& like, const OwnedTensor& tensor);
@@ -121,6 +136,9 @@ using CudaBarrier = int (*)(const char* group_name, size_t length, char* error, 
 constexpr const char* kCudaBarrierCapsule = "llcoll._cuda.barrier";
 void set_cuda_barrier(CudaBarrier barrier);
 
+// Whether a call of the Autograd key wants a gradient. CPU object only: the Autograd kernels live there.
+bool wants_gradient(AtenTensorHandle tensor);
+
 // While one exists, all_reduce_numbered_kernel on this thread stores its exception here and returns an arbitrary
 // tensor: torch's C dispatcher call, through which the Autograd kernel goes, would print the message and lose it.
 class DeferredError {
@@ -130,6 +148,8 @@ class DeferredError {
   DeferredError(const DeferredError&) = delete;
   DeferredError& operator=(const DeferredError&) = delete;
   void store(std::exception_ptr error) { error_ = std::move(error); }
+  // The innermost of this thread, or null.
+  static DeferredError* current();
   const char* group_name() const { return group_name_; }
   bool any() const { return error_ != nullptr; }
   [[noreturn]] void rethrow() { std::rethrow_exception(error_); }

@@ -31,6 +31,7 @@ bool take_interrupt_follows() { return std::exchange(interrupt_follows, false); 
 
 DeferredError::DeferredError(const char* group_name)
     : outer_(std::exchange(deferred_error, this)), group_name_(group_name) {}
+DeferredError* DeferredError::current() { return deferred_error; }
 DeferredError::~DeferredError() { deferred_error = outer_; }
 
 void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {

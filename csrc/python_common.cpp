@@ -103,6 +103,7 @@ PyObject* names_of(int count) {
 }
 
 PyObject* algorithms(PyObject*, PyObject*) { return names_of<Algorithm>(kNumAlgorithms); }
+PyObject* collectives(PyObject*, PyObject*) { return names_of<Collective>(kNumCollectives); }
 PyObject* reduce_ops(PyObject*, PyObject*) { return names_of<ReduceOp>(kNumReduceOps); }
 
 PyMethodDef common_methods[] = {
@@ -115,6 +116,7 @@ PyMethodDef common_methods[] = {
     {"stop_signal_checks", stop_signal_checks, METH_NOARGS, nullptr},
     {"algorithms", algorithms, METH_NOARGS, nullptr},
     {"reduce_ops", reduce_ops, METH_NOARGS, nullptr},
+    {"collectives", collectives, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

@@ -13,6 +13,7 @@
 #include "cpu/cross_check.h"
 #include "cpu/kernels.h"
 #include "cpu/shm.h"
+#include "exchange_plan.h"
 #include "llcoll/flag.h"
 #include "llcoll/group.h"
 #include "llcoll/sentinel.h"
@@ -31,17 +32,20 @@ bool has_f16c() {
 }
 #endif
 
-using FindKernel = CpuKernel (*)(const CpuKernelKey&);
-FindKernel find_kernels() {
+struct KernelTable {
+  CpuKernel (*find)(const CpuKernelKey&);
+  CpuExchange (*find_exchange)(Collective, const CpuKernelKey&);
+};
+KernelTable kernel_table() {
 #if defined(__x86_64__)
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
       __builtin_cpu_supports("avx512dq")) {
-    return avx512::find_cpu_kernel;
+    return {avx512::find_cpu_kernel, avx512::find_cpu_exchange};
   }
-  if (__builtin_cpu_supports("avx2") && has_f16c()) return avx2::find_cpu_kernel;
-  return sse2::find_cpu_kernel;
+  if (__builtin_cpu_supports("avx2") && has_f16c()) return {avx2::find_cpu_kernel, avx2::find_cpu_exchange};
+  return {sse2::find_cpu_kernel, sse2::find_cpu_exchange};
 #else
-  return plain::find_cpu_kernel;
+  return {plain::find_cpu_kernel, plain::find_cpu_exchange};
 #endif
 }
 
@@ -82,7 +86,7 @@ ScratchShape shape_for(size_t bytes, int num_ranks, const char* what) {
   shape.num_channels = 1;
   shape.num_buffers = P::kBuffers;
   shape.slot_bytes = P::kSlotBytes;
-  shape.ready_bytes = P::kPush ? 0 : 64;  // a line each: neighbours are polled by different ranks
+  shape.ready_bytes = 64;  // a line each: neighbours are polled by different ranks
   shape.num_ranks = num_ranks;
   const size_t slots = bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits;
   check_that(slots >= size_t{regions} * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ",
@@ -150,7 +154,11 @@ class CpuCommunicator final : public Communicator {
     wait_->begin(name_of(call.kind), name_of(call.algorithm));
     check_usable();
     if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
-    run_kernel(call);
+    if (call.kind == Collective::kAllReduce) {
+      run_kernel(call);
+    } else {
+      run_exchange(call);
+    }
   }
 
   void barrier(void*) override {
@@ -176,11 +184,9 @@ class CpuCommunicator final : public Communicator {
       char* scratch = reinterpret_cast<char*>(own_.data() + plan_.scratch_offset[p]);
       const ScratchShape& shape = plan_.shape[p];
       if (p == kSentinel) std::memset(scratch, 0xFF, shape.slots_bytes());
-      if (p == kFlag) {
-        // Compared with >=, so a zero would pass for a later epoch once the counter is past 2^63.
-        for (uint64_t at = shape.ready_offset(0, 0, 0, 0); at < shape.records_offset(); at += shape.ready_bytes) {
-          reinterpret_cast<Packet*>(scratch + at)->flag = epoch;
-        }
+      // Ready and hello words are compared with >=, so a zero would pass for a later epoch past 2^63.
+      for (uint64_t at = shape.ready_offset(0, 0, 0, 0); at < shape.records_offset(); at += shape.ready_bytes) {
+        reinterpret_cast<Packet*>(scratch + at)->flag = epoch;
       }
       auto* record = reinterpret_cast<Record*>(scratch + shape.records_offset());
       *record = Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0};
@@ -197,7 +203,6 @@ class CpuCommunicator final : public Communicator {
   }
 
   void run_kernel(const CollectiveCall& call) {
-    check_that(call.kind == Collective::kAllReduce, name_of(call.kind), " has no kernel yet");
     const Protocol p = protocol_of(call.algorithm);
     const bool two = is_two_shot(call.algorithm);
     const size_t bytes = call.numel * element_bytes(call.dtype);
@@ -208,11 +213,32 @@ class CpuCommunicator final : public Communicator {
     const Plan cut = make_plan((bytes + unit_bytes - 1) / unit_bytes, two ? n : 1, 1, max_chunk);
     const Message message =
         make_message(call.input, call.output, bytes, element_bytes(call.dtype), unit_bytes, true, true);
-    const CpuKernel kernel = find_kernel_({call.algorithm, call.dtype, call.op, n, bytes >= kStreamFrom});
+    const CpuKernel kernel = kernels_.find({call.algorithm, call.dtype, call.op, n, bytes >= kStreamFrom});
     check_that(kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
     {
       const DefaultFloatMode mode;
       kernel(wait_.get(), &scratch_[p], &message, &cut, call.op);
+    }
+    if (wait_->aborted()) [[unlikely]]
+      wait_->throw_if_failed();
+  }
+
+  void run_exchange(const CollectiveCall& call) {
+    const Protocol p = protocol_of(call.algorithm);
+    const int unit_bytes = p == kLl ? 8 : PlainMemory::kWidestUnit;
+    ExchangePlan plan;
+    lay_out_parts(call, rank(), world_size(), unit_bytes, plan);
+    if (plan.empty) return;
+    cut_parts(call, world_size(), {unit_bytes, p != kFlag, plan_.shape[p].slots_per_channel}, 1, plan);
+    // A rank alone may decide: it changes how it writes, not what travels.
+    const bool streaming = size_t{plan.largest} * unit_bytes >= kStreamFrom;
+    const CpuExchange kernel =
+        kernels_.find_exchange(call.kind, {call.algorithm, call.dtype, call.op, world_size(), streaming});
+    check_that(kernel != nullptr, "no kernel for ", name_of(call.kind), " by ", name_of(call.algorithm), " of ",
+               name_of(call.dtype));
+    {
+      const DefaultFloatMode mode;
+      kernel(wait_.get(), &scratch_[p], &plan.input, &plan.output, &plan.cut, call.op);
     }
     if (wait_->aborted()) [[unlikely]]
       wait_->throw_if_failed();
@@ -227,7 +253,7 @@ class CpuCommunicator final : public Communicator {
   Scratch scratch_[kNumProtocols]{};
   std::unique_ptr<CpuWait> wait_;
   std::unique_ptr<CrossCheck> cross_check_;
-  FindKernel find_kernel_ = find_kernels();
+  const KernelTable kernels_ = kernel_table();
   std::mutex mutex_;  // calls of several threads: one scratch, one order
 };
 

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "check.h"
+#include "exchange_plan.h"
 #include "llcoll/wait.h"
 
 namespace llcoll {
@@ -13,6 +14,23 @@ void set_text(Mail& mail, const std::string& text) {
   const size_t length = std::min(text.size(), sizeof(mail.text) - 1);
   std::memcpy(mail.text, text.data(), length);
   mail.text[length] = 0;
+}
+
+std::string list_text(const char* what, const size_t* splits, int num_ranks) {
+  if (splits == nullptr) return "";
+  std::string text = what;
+  for (int r = 0; r < num_ranks; ++r) text += concat(r == 0 ? " [" : ", ", splits[r]);
+  return text + "]";
+}
+
+std::string describe(const CollectiveCall& call, uint64_t epoch, int num_ranks) {
+  const bool has_splits = call.input_splits != nullptr || call.output_splits != nullptr;
+  const bool has_root = call.kind == Collective::kBroadcast || call.kind == Collective::kReduce;
+  const std::string count = has_splits ? "" : concat(call.numel, " ");
+  return concat(name_of(call.kind), " of ", count, name_of(call.dtype), ", ", name_of(call.op), ", ",
+                name_of(call.algorithm), has_root ? concat(", root ", call.root) : "", ", epoch ", epoch,
+                list_text(", elements out", call.input_splits, num_ranks),
+                list_text(", elements in", call.output_splits, num_ranks));
 }
 
 // The poll of a mailbox is an ordinary bounded wait.
@@ -37,6 +55,10 @@ bool CrossCheck::exchange(const Mail& own) {
   mine.op = own.op;
   mine.algorithm = own.algorithm;
   mine.raised = own.raised;
+  mine.kind = own.kind;
+  mine.root = own.root;
+  std::memcpy(mine.gives, own.gives, sizeof(mine.gives));
+  std::memcpy(mine.takes, own.takes, sizeof(mine.takes));
   std::memcpy(mine.text, own.text, sizeof(mine.text));
   mine.call.store(call, std::memory_order_release);  // pairs with the acquire below
   const MailMemory mem{wait_};
@@ -53,13 +75,16 @@ bool CrossCheck::exchange(const Mail& own) {
 
 void CrossCheck::compare(const CollectiveCall& call, uint64_t epoch) {
   Mail own{};
-  own.numel = call.numel;
+  // With splits, or a root, the pairs' sizes tell; `numel` would differ for no reason.
+  own.numel = call.kind == Collective::kAllReduce ? call.numel : 0;
+  own.kind = static_cast<int32_t>(call.kind);
+  own.root = call.root;
+  pair_sizes(call, rank_, static_cast<int>(boxes_.size()), own.gives, own.takes);
   own.epoch = epoch;
   own.dtype = static_cast<int32_t>(call.dtype);
   own.op = static_cast<int32_t>(call.op);
   own.algorithm = static_cast<int32_t>(call.algorithm);
-  set_text(own, concat(name_of(call.kind), " of ", call.numel, " ", name_of(call.dtype), ", ", name_of(call.op), ", ",
-                       name_of(call.algorithm), ", epoch ", epoch));
+  set_text(own, describe(call, epoch, static_cast<int>(boxes_.size())));
   if (!exchange(own)) {
     wait_.throw_if_failed();
     return;
@@ -71,7 +96,10 @@ void CrossCheck::compare(const CollectiveCall& call, uint64_t epoch) {
   for (size_t r = 0; r < boxes_.size(); ++r) {
     const Mail& m = boxes_[r]->mail[parity];
     same = same && m.raised == 0 && m.numel == first.numel && m.epoch == first.epoch && m.dtype == first.dtype &&
-           m.op == first.op && m.algorithm == first.algorithm;
+           m.op == first.op && m.algorithm == first.algorithm && m.kind == first.kind && m.root == first.root;
+    for (size_t peer = 0; peer < boxes_.size(); ++peer) {
+      same = same && m.gives[peer] == boxes_[peer]->mail[parity].takes[r];
+    }
     texts += concat(r == 0 ? "" : "; ", "rank ", r, ": ", m.raised ? "raised " : "", m.text);
   }
   if (!same) fail(ErrorKind::kMismatch, concat("ranks differ in call ", num_calls_, ": ", texts));

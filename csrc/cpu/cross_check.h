@@ -21,7 +21,11 @@ struct alignas(64) Mail {
   int32_t op;
   int32_t algorithm;
   int32_t raised;  // 1: the rank raised an error instead of calling
-  char text[168];
+  int32_t kind;
+  int32_t root;
+  uint64_t gives[kMaxRanks];  // elements for each rank; must be what that rank takes from this one
+  uint64_t takes[kMaxRanks];
+  char text[160];
 };
 static_assert(sizeof(Mail) % 64 == 0);
 struct Mailbox {

@@ -9,6 +9,7 @@
 #include <mutex>
 
 #include "check.h"
+#include "cuda/exchange_launch.h"
 #include "cuda/launch_plan.h"
 #include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
@@ -76,9 +77,12 @@ class CudaCommunicator final : public Communicator {
   }
 
   void run(const CollectiveCall& call) override {
-    check_that(call.kind == Collective::kAllReduce, name_of(call.kind), " has no CUDA kernel yet");
     const std::lock_guard lock(mutex_);
     check_usable();
+    if (call.kind != Collective::kAllReduce) {
+      launch_exchange(call);
+      return;
+    }
     order(static_cast<cudaStream_t>(call.stream));
     launch(call);
   }
@@ -90,13 +94,13 @@ class CudaCommunicator final : public Communicator {
   void check() override {
     const volatile FailureRecord& record = *record_;
     if (record.valid == 0) return;
-    const auto algorithm = name_of(static_cast<Algorithm>(record.algorithm));
+    const auto algorithm = name_of(static_cast<Algorithm>(record.algorithm & ((1 << kKindShift) - 1)));
     if (record.culprit >= static_cast<int>(kUserAbort) - 1) {
       fail(ErrorKind::kAborted, concat("the group's collectives were ended; this is rank ", rank()));
     }
-    fail(ErrorKind::kTimeout,
-         concat("rank ", record.culprit, " did not arrive: rank ", rank(), " waited in all_reduce (", algorithm,
-                ", epoch ", record.epoch, ", awaited rank ", record.source, ")"));
+    fail(ErrorKind::kTimeout, concat("rank ", record.culprit, " did not arrive: rank ", rank(), " waited in ",
+                                     name_of(static_cast<Collective>(record.algorithm >> kKindShift)), " (", algorithm,
+                                     ", epoch ", record.epoch, ", awaited rank ", record.source, ")"));
   }
 
   void abort(const std::string&) override {
@@ -201,13 +205,11 @@ class CudaCommunicator final : public Communicator {
       check_cuda(cudaMemcpy(scratch + shape.records_offset(), records.data(), records.size() * sizeof(Record),
                             cudaMemcpyHostToDevice),
                  "cudaMemcpy");
-      if (p == kFlag) {
-        // "A peer's epoch is at least mine" is a signed difference: the words start where the epochs do.
-        const std::vector<Packet> ready((shape.records_offset() - shape.slots_bytes()) / sizeof(Packet), {0, epoch});
-        check_cuda(cudaMemcpy(scratch + shape.slots_bytes(), ready.data(), ready.size() * sizeof(Packet),
-                              cudaMemcpyHostToDevice),
-                   "cudaMemcpy");
-      }
+      // "A peer's epoch is at least mine" is a signed difference: ready and hello words start where the epochs do.
+      const std::vector<Packet> ready((shape.records_offset() - shape.slots_bytes()) / sizeof(Packet), {0, epoch});
+      check_cuda(cudaMemcpy(scratch + shape.slots_bytes(), ready.data(), ready.size() * sizeof(Packet),
+                            cudaMemcpyHostToDevice),
+                 "cudaMemcpy");
       KernelArgs& args = args_[p];
       args.scratch.shape = shape;
       args.scratch.rank = rank();
@@ -311,19 +313,39 @@ class CudaCommunicator final : public Communicator {
     args.plan = plan.cut;
     args.op = call.op;
     args.wait.algorithm = static_cast<int32_t>(call.algorithm);
+    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
+  }
+
+  void launch_exchange(const CollectiveCall& call) {
+    ExchangeLaunch plan;
+    plan_exchange_launch(call, rank(), world_size(), layout_, max_channels_, plan);
+    if (plan.empty) return;
+    check_that(plan.kernel != nullptr, "no kernel for ", name_of(call.kind), " by ", name_of(call.algorithm), " of ",
+               name_of(call.dtype));
+    order(static_cast<cudaStream_t>(call.stream));
+    plan.args.scratch = args_[plan.protocol].scratch;
+    plan.args.wait = args_[plan.protocol].wait;
+    plan.args.wait.algorithm = static_cast<int32_t>(call.algorithm) | static_cast<int32_t>(call.kind) << kKindShift;
+    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &plan.args);
+  }
+
+  void enqueue(const CollectiveCall& call, const void* kernel, uint32_t num_channels, uint32_t num_threads,
+               void* args) {
     cudaLaunchAttribute dependent{};
     dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     dependent.val.programmaticStreamSerializationAllowed = 1;
     cudaLaunchConfig_t config{};
-    config.gridDim = dim3(plan.num_channels);
-    config.blockDim = dim3(plan.num_threads);
+    config.gridDim = dim3(num_channels);
+    config.blockDim = dim3(num_threads);
     config.stream = static_cast<cudaStream_t>(call.stream);
     config.attrs = &dependent;
     config.numAttrs = dependent_launch_ ? 1 : 0;
-    void* params[] = {&args};
-    check_cuda(cudaLaunchKernelExC(&config, reinterpret_cast<const void*>(plan.kernel), params),
-               "launching all_reduce");
+    void* params[] = {args};
+    check_cuda(cudaLaunchKernelExC(&config, kernel, params), name_of(call.kind));
   }
+
+  // A failure record's `algorithm` holds the collective too.
+  static constexpr int kKindShift = 8;
 
   CudaMemory memory_;
   CudaLayout layout_{};

@@ -28,7 +28,7 @@ ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks) {
   shape.num_channels = kMaxChannels;
   shape.num_buffers = facts.num_buffers;
   shape.slot_bytes = facts.slot_bytes;
-  shape.ready_bytes = facts.push ? 0 : sizeof(Packet);
+  shape.ready_bytes = sizeof(Packet);
   shape.num_ranks = num_ranks;
   const uint64_t regions = facts.push ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
   const uint64_t slots = bytes / facts.num_buffers / kMaxChannels / facts.slot_bytes / kStrideUnits * kStrideUnits;
@@ -60,6 +60,8 @@ CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
 
 bool aligned(const void* pointer, uint32_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
+}  // namespace
+
 // Few threads for few units: a warp that has nothing to do still costs its barrier. Many small CTAs rather than few
 // large ones: each brings its own load and store ports.
 uint32_t threads_for(uint32_t part, uint32_t max_channels) {
@@ -68,8 +70,6 @@ uint32_t threads_for(uint32_t part, uint32_t max_channels) {
   }
   return part <= 256 * max_channels ? 256 : kMaxThreads;
 }
-
-}  // namespace
 
 CudaLayout plan_cuda_buffer(const Options& options) {
   const uint64_t budget = options.scratch_bytes == 0 ? kDefaultScratch : options.scratch_bytes;

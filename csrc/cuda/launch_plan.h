@@ -19,6 +19,9 @@ struct CudaLayout {
 };
 CudaLayout plan_cuda_buffer(const Options& options);
 
+// Threads per CTA for a part of so many units.
+uint32_t threads_for(uint32_t part, uint32_t max_channels);
+
 struct LaunchPlan {
   CudaKernel kernel;  // nullptr: no such row
   Protocol protocol;

@@ -13,6 +13,20 @@ from ._errors import (
     LlcollError,
     converted,
 )
+from .collectives import (
+    all_gather,
+    all_gather_into_tensor,
+    all_gather_out,
+    all_to_all,
+    all_to_all_out,
+    broadcast,
+    broadcast_,
+    reduce,
+    reduce_,
+    reduce_scatter,
+    reduce_scatter_out,
+    reduce_scatter_tensor,
+)
 from .communicator import Communicator, find, group_name_of, init, shutdown
 from .memory import empty
 from .plans import plan
@@ -26,15 +40,27 @@ __all__ = [
     "Communicator",
     "LlcollError",
     "abort",
+    "all_gather",
+    "all_gather_into_tensor",
+    "all_gather_out",
     "all_reduce",
     "all_reduce_",
     "all_reduce_out",
+    "all_to_all",
+    "all_to_all_out",
     "barrier",
+    "broadcast",
+    "broadcast_",
     "check",
     "empty",
     "include_path",
     "init",
     "plan",
+    "reduce",
+    "reduce_",
+    "reduce_scatter",
+    "reduce_scatter_out",
+    "reduce_scatter_tensor",
     "shutdown",
 ]
 

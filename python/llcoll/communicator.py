@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import _ops, memory, settings, tables
+from . import _ops, _ops_collectives, memory, settings, tables
 from ._errors import LlcollError, converted
 from .rendezvous import Exchange, check_same, group_timeout
 
@@ -227,6 +227,12 @@ def init(
             memory.release_cuda(communicator.group_name)
         raise
     _communicators[communicator.group_name, communicator.device_type] = communicator
+    _ops_collectives.set_place(
+        communicator.group_name,
+        communicator.is_default,
+        communicator.rank,
+        communicator.world_size,
+    )
     log.info("%r with %s, table %s", communicator, chosen, communicator.table.source)
     return communicator
 

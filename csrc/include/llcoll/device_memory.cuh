@@ -189,6 +189,7 @@ struct DeviceMemory {
   static constexpr int kFlagAhead = 0;
   static constexpr int kFlagBuffers = 2;
   static constexpr uint32_t kPollsPerBurst = 1024;
+  static constexpr int kPeerBatch = 4;  // peers that one item of a phase loop serves: their round trips overlap
   struct Patience {
     uint64_t state = 0;
     uint32_t polls = 0;
@@ -243,6 +244,10 @@ struct DeviceMemory {
   LLC_FN void fence_acquire() const { ptx::fence_acq_rel_sys(); }
   LLC_FN void fence() const { ptx::fence_acq_rel_sys(); }
 
+  template <class Unit>
+  LLC_FN bool can_access(const char* at) const {
+    return reinterpret_cast<uintptr_t>(at) % Unit::kBytes == 0;
+  }
   template <class Unit>
   LLC_FN Unit read(const char* at) const {
     return ptx::load_plain(at, static_cast<Unit*>(nullptr));

@@ -45,6 +45,7 @@ struct HostMemory {
   static constexpr int kFlagAhead = 1;
   static constexpr int kFlagBuffers = 64;
   static constexpr uint32_t kPollsPerBurst = 64;
+  static constexpr int kPeerBatch = 1;  // peers that one item of a phase loop serves: one thread overlaps nothing
   using Patience = HostWait::Patience;
 
   HostWait* wait;
@@ -106,6 +107,10 @@ struct HostMemory {
   LLC_FN void fence_acquire() const { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
   LLC_FN void fence() const { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
+  template <class Unit>
+  LLC_FN bool can_access(const char*) const {
+    return true;
+  }
   template <class Unit>
   LLC_FN Unit read(const char* at) const {
     Unit value;

@@ -1,0 +1,392 @@
+"""What ranks do in the tests of the collectives of one exchange: calls whose bits are known."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jobs import State, synchronize
+from jobs_all_reduce import as_integers, differs, drop_group, from_bits, make_group, poison
+
+import llcoll
+
+MAX_REPORTS = 8
+ops: Any = torch.ops.llcoll
+
+
+class Call(NamedTuple):
+    """`rows`: of the whole message (root), of each part, or, all_to_all, matrix [giver][taker]."""
+
+    kind: str
+    algorithm: str
+    dtype: str
+    op: str
+    root: int
+    rows: Any
+    width: int  # elements of a row; 0: one dimension
+    offset: int  # into the prepared inputs
+    splits: bool  # given, or left to be equal
+
+
+class Prepared:
+    """All ranks' inputs, and the reductions of whole rows, from the files that the test wrote."""
+
+    def __init__(self, directory: str, rank: int, world_size: int, device: str) -> None:
+        self.directory, self.rank, self.world_size = directory, rank, world_size
+        self.device = device
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def array(self, name: str) -> np.ndarray:
+        if name not in self.arrays:
+            self.arrays[name] = np.load(os.path.join(self.directory, name + ".npy"), mmap_mode="r")
+        return self.arrays[name]
+
+    def inputs(self, dtype: str, rank: int, first: int, count: int) -> np.ndarray:
+        return self.array(f"in.{dtype}")[rank, first : first + count]
+
+    def reduced(self, dtype: str, op: str, first: int, count: int) -> np.ndarray:
+        return self.array(f"{op}.{dtype}")[first : first + count]
+
+
+def starts(sizes: list[int]) -> list[int]:
+    return [sum(sizes[:p]) for p in range(len(sizes))]
+
+
+def lay_out(rows: int, width: int, dtype: torch.dtype, device: str, layout: int) -> torch.Tensor:
+    """An uninitialised tensor: 0 contiguous, 1 off by odd elements, 2 strided, 3 transposed."""
+    shape = (rows,) if width == 0 else (rows, width)
+    numel = rows * max(width, 1)
+    if layout == 1:
+        shift = 1 + numel % 3
+        return poison(torch.empty(numel + shift, dtype=dtype, device=device))[shift:].view(shape)
+    if layout == 2:
+        return (
+            poison(torch.empty((rows, 2 * max(width, 1)), dtype=dtype, device=device))[
+                :, ::2
+            ].reshape(shape)
+            if width == 0
+            else poison(torch.empty((rows, 2 * width), dtype=dtype, device=device))[:, ::2]
+        )
+    if layout == 3 and width:
+        return poison(torch.empty((width, rows), dtype=dtype, device=device)).t()
+    return poison(torch.empty(shape, dtype=dtype, device=device))
+
+
+class Caller:
+    def __init__(self, prepared: Prepared, group_name: str = "") -> None:
+        self.prepared, self.group_name = prepared, group_name
+        self.rank, self.world_size = prepared.rank, prepared.world_size
+
+    def tensor(self, call: Call, bits: np.ndarray, rows: int, layout: int) -> torch.Tensor:
+        source = from_bits(bits, call.dtype, self.prepared.device)
+        x = lay_out(rows, call.width, source.dtype, self.prepared.device, layout)
+        x.copy_(source.view(x.shape))
+        return x
+
+    def bits(self, call: Call) -> tuple[np.ndarray, np.ndarray | None]:
+        """This rank's input and its expected result (None: not defined)."""
+        unit, p = max(call.width, 1), self.prepared
+        rank, ranks = self.rank, range(self.world_size)
+        if call.kind in ("broadcast", "reduce"):
+            count = call.rows * unit
+            mine = p.inputs(call.dtype, rank, call.offset, count)
+            if call.kind == "broadcast":
+                return mine, p.inputs(call.dtype, call.root, call.offset, count)
+            wanted = p.reduced(call.dtype, call.op, call.offset, count)
+            return mine, wanted if rank == call.root else mine
+        if call.kind == "all_to_all":
+            matrix = call.rows
+            mine = p.inputs(call.dtype, rank, call.offset, sum(matrix[rank]) * unit)
+            got = [
+                p.inputs(
+                    call.dtype,
+                    giver,
+                    call.offset + starts(matrix[giver])[rank] * unit,
+                    matrix[giver][rank] * unit,
+                )
+                for giver in ranks
+            ]
+            return mine, np.concatenate(got)
+        first = [call.offset + start * unit for start in starts(call.rows)]
+        if call.kind == "all_gather":
+            parts = [p.inputs(call.dtype, r, first[r], call.rows[r] * unit) for r in ranks]
+            return parts[rank], np.concatenate(parts)
+        mine = p.inputs(call.dtype, rank, call.offset, sum(call.rows) * unit)
+        return mine, p.reduced(call.dtype, call.op, first[rank], call.rows[rank] * unit)
+
+    def arguments(self, call: Call) -> tuple[list[Any], dict[str, Any]]:
+        named: dict[str, Any] = {"algorithm": call.algorithm}
+        if call.splits and call.kind in ("all_gather", "reduce_scatter"):
+            named["splits"] = list(call.rows)
+        if call.splits and call.kind == "all_to_all":
+            named["input_splits"] = list(call.rows[self.rank])
+            named["output_splits"] = [row[self.rank] for row in call.rows]
+        args: list[Any] = [call.root] if call.kind in ("broadcast", "reduce") else []
+        if call.kind in ("reduce_scatter", "reduce"):
+            args.append(call.op)
+        return [*args, self.group_name], named
+
+    def run(self, call: Call, style: int) -> str:
+        """ "" or what is wrong. The style may differ between ranks."""
+        mine, want_bits = self.bits(call)
+        assert want_bits is not None
+        unit, layout, entry = max(call.width, 1), style % 4, style // 4 % 3
+        in_rows, out_rows = len(mine) // unit, len(want_bits) // unit
+        if call.width == 0 and layout == 3:
+            layout = 0
+        want = from_bits(want_bits, call.dtype, self.prepared.device)
+        args, named = self.arguments(call)
+        x = self.tensor(call, mine, in_rows, layout)
+        before = as_integers(x.clone())
+        if call.kind in ("broadcast", "reduce"):
+            if entry == 0:
+                got = getattr(ops, call.kind)(x, *args, **named)
+                if (
+                    got.numel()
+                    and got.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+                ):
+                    return "the functional result shares the input's storage"
+            else:
+                getattr(ops, call.kind + "_")(x, *args, **named)
+                got = x
+            touched = entry == 0 and not torch.equal(as_integers(x.clone()), before)
+        else:
+            got, touched = self._gather_or_scatter(call, x, out_rows, style, args, named)
+            touched = touched and not torch.equal(as_integers(x.clone()), before)
+        if touched:
+            return "the input changed"
+        shape = (out_rows,) if call.width == 0 else (out_rows, call.width)
+        if tuple(got.shape) != shape or got.dtype != x.dtype:
+            return f"shape {tuple(got.shape)} {got.dtype}, not {shape} {x.dtype}"
+        apart = got.untyped_storage().data_ptr() != x.untyped_storage().data_ptr()
+        if style % 2 and apart:
+            as_integers(x).fill_(1)  # the peers must not see what becomes of it
+        return differs(got, want)
+
+    def _gather_or_scatter(
+        self, call: Call, x: torch.Tensor, out_rows: int, style: int, args: Any, named: Any
+    ) -> tuple[torch.Tensor, bool]:
+        entry = style // 4 % 3
+        op, op_out = getattr(ops, call.kind), getattr(ops, call.kind + "_out")
+        device = self.prepared.device
+        if entry == 0:
+            return op(x, *args, **named), True
+        # In place: this rank's own part of the larger tensor.
+        if entry == 2 and call.kind == "all_gather":
+            out = lay_out(out_rows, call.width, x.dtype, device, style % 2)
+            first = starts(call.rows)[self.rank]
+            part = out[first : first + x.shape[0]]
+            part.copy_(x)
+            op_out(part, *args, **named, out=out)
+            return out, False
+        if entry == 2 and call.kind == "reduce_scatter":
+            first = starts(call.rows)[self.rank]
+            part = x[first : first + out_rows]
+            op_out(x, *args, **named, out=part)
+            return part, False
+        out = lay_out(out_rows, call.width, x.dtype, device, (style // 12) % 4)
+        op_out(x, *args, **named, out=out)
+        return out, True
+
+
+def run_calls(
+    state: State,
+    directory: str,
+    calls: list[Any],
+    *,
+    slow_rank: int = -1,
+    group_name: str = "",
+) -> tuple[int, list[str]]:
+    """Runs the calls in order; how many were wrong, and the first few in words.
+
+    An entry ("all_reduce", ...) of six is an all-reduce, mixed in: kind, algorithm, dtype, op,
+    numel, offset.
+    """
+    rank = state["rank"]
+    prepared = Prepared(directory, rank, state["world_size"], state["device"])
+    caller = Caller(prepared, group_name)
+    reports: list[str] = []
+    num_wrong = 0
+    for idx, entry in enumerate(calls):
+        if slow_rank == rank and idx % 5 == 0:
+            time.sleep((idx % 3) * 1e-3)
+        style = (7 * idx + 5 * rank) % 48
+        try:
+            if entry[0] == "all_reduce":
+                wrong = run_all_reduce(prepared, entry, group_name)
+            else:
+                wrong = caller.run(Call(*entry), style)
+        except RuntimeError as error:
+            wrong = f"{type(error).__name__}: {error}"
+        if wrong:
+            num_wrong += 1
+            if len(reports) < MAX_REPORTS:
+                reports.append(f"call {idx} {tuple(entry)} style {style} rank {rank}: {wrong}")
+            if "CollectiveTimeout" in wrong or "CollectiveAborted" in wrong:
+                break
+    synchronize(state)
+    return num_wrong, reports
+
+
+def run_all_reduce(prepared: Prepared, entry: Any, group_name: str) -> str:
+    _, algorithm, dtype, op, numel, offset = entry
+    x = from_bits(prepared.inputs(dtype, prepared.rank, offset, numel), dtype, prepared.device)
+    got = ops.all_reduce(x, op, group_name, algorithm=algorithm)
+    want = from_bits(prepared.reduced(dtype, op, offset, numel), dtype, prepared.device)
+    return differs(got, want)
+
+
+def run_calls_in_group(
+    state: State,
+    name: str,
+    options: dict[str, Any],
+    directory: str,
+    calls: list[Any],
+    **kwargs: Any,
+) -> tuple[int, list[str]]:
+    """As run_calls, in a fresh communicator over all ranks made with `options`."""
+    make_group(state, name, list(range(state["world_size"])), **options)
+    try:
+        return run_calls(state, directory, calls, group_name=state[name].group_name, **kwargs)
+    finally:
+        drop_group(state, name)
+
+
+def run_ahead(state: State, root: int, repeats: int) -> list[str]:
+    """The root broadcasts, or is the only one to give, as fast as it can; the others are slow."""
+    rank, device, wrong = state["rank"], state["device"], []
+    for algorithm in ("one_shot_ll", "one_shot_flag", "auto"):
+        for idx in range(repeats):
+            n = (1, 8, 33, 1024)[idx % 4]
+            if rank != root and idx % 7 == rank % 7:
+                time.sleep(5e-4)
+            x = torch.full((n,), float(idx if rank == root else -1), device=device)
+            ops.broadcast_(x, root, algorithm=algorithm)
+            if not (x == idx).all():
+                wrong.append(f"rank {rank}: {algorithm} broadcast {idx} of {n}: {x[:3].tolist()}")
+            if idx % 3 == 0:
+                # The root alone receives: now it is the one that others may run ahead of.
+                if rank == root and idx % 5 == 0:
+                    time.sleep(5e-4)
+                y = torch.full((n,), float(rank + idx), device=device)
+                got = ops.reduce(y, root, algorithm=algorithm)
+                total = sum(r + idx for r in range(state["world_size"]))
+                if rank == root and not (got == total).all():
+                    wrong.append(f"rank {rank}: {algorithm} reduce {idx}: {got[0]}, not {total}")
+            if idx % 4 == 1:
+                z = torch.ones(n, device=device)
+                ops.all_reduce_(z, algorithm="one_shot_ll")
+                if not (z == state["world_size"]).all():
+                    wrong.append(f"rank {rank}: all_reduce after {algorithm} {idx}: {z[0]}")
+    return wrong[:MAX_REPORTS]
+
+
+def errors(state: State, cases: list[tuple[str, list[Any], dict[str, Any], str]]) -> list[str]:
+    """Every case raises on every rank, says `text`, and leaves the communicator working."""
+    wrong = []
+    device = state["device"]
+
+    def value(item: Any) -> Any:
+        if isinstance(item, dict):
+            dtype = getattr(torch, item.get("dtype", "float32"))
+            return torch.zeros(item["shape"], dtype=dtype, device=item.get("device", device))
+        return item
+
+    for name, args, named, text in cases:
+        try:
+            getattr(ops, name)(*map(value, args), **{k: value(v) for k, v in named.items()})
+            wrong.append(f"{name}{args}{named} raised nothing")
+        except RuntimeError as error:
+            if text not in str(error):
+                wrong.append(f"{name}{args}{named}: {error}")
+    x = torch.ones(8, device=device)
+    if not (ops.all_reduce(x) == state["world_size"]).all():
+        wrong.append("the communicator does not work after the errors")
+    return wrong
+
+
+def call_front(state: State) -> list[str]:
+    """The Python front, each function once, and its gradients."""
+    n, rank, device, wrong = state["world_size"], state["rank"], state["device"], []
+
+    def expect(what: str, got: torch.Tensor, want: Any) -> None:
+        want = torch.as_tensor(want, dtype=got.dtype, device=device)
+        if got.shape != want.shape or not torch.equal(got, want):
+            wrong.append(f"rank {rank}: {what}: {got.tolist()}, not {want.tolist()}")
+
+    def leaf(*values: float) -> torch.Tensor:
+        return torch.tensor(values, device=device, requires_grad=True)
+
+    total = n * (n + 1) // 2
+    ranks = list(range(n))
+    weights = torch.arange(1.0, n + 1, device=device) * (rank + 1)  # of rank r's loss: (r+1)(p+1)
+
+    x = leaf(float(rank))
+    y = llcoll.all_gather(x)
+    expect("all_gather", y.detach(), ranks)
+    (y * weights).sum().backward()
+    expect("all_gather's gradient", x.grad, [total * (rank + 1)])
+
+    x = leaf(*[float(rank + p) for p in ranks])
+    y = llcoll.reduce_scatter(x)
+    expect("reduce_scatter", y.detach(), [sum(r + rank for r in ranks)])
+    (y * (rank + 1)).sum().backward()
+    expect("reduce_scatter's gradient", x.grad, [p + 1 for p in ranks])
+
+    x = leaf(*[float(n * rank + p) for p in ranks])
+    y = llcoll.all_to_all(x)
+    expect("all_to_all", y.detach(), [n * p + rank for p in ranks])
+    (y * weights).sum().backward()
+    expect("all_to_all's gradient", x.grad, [(rank + 1) * (p + 1) for p in ranks])
+
+    splits = [p + 1 for p in ranks]
+    x = leaf(*[float(rank)] * (rank + 1))
+    y = llcoll.all_gather(x, splits=splits)
+    expect("all_gather with splits", y.detach(), [p for p in ranks for _ in range(p + 1)])
+    y.sum().backward()
+    expect("its gradient", x.grad, [float(n)] * (rank + 1))
+
+    x = leaf(*[1.0] * total)
+    y = llcoll.reduce_scatter(x, "avg", splits=splits)
+    expect("reduce_scatter with splits", y.detach(), [1.0] * (rank + 1))
+    (y * n * (rank + 1)).sum().backward()
+    expect("its gradient", x.grad, [float(p + 1) for p in ranks for _ in range(p + 1)])
+
+    x = leaf(*[float(p) for p in ranks for _ in range(p + 1)])
+    y = llcoll.all_to_all(x, input_splits=splits, output_splits=[rank + 1] * n)
+    expect("all_to_all with splits", y.detach(), [float(rank)] * ((rank + 1) * n))
+    (y * (rank + 1)).sum().backward()
+    expect("its gradient", x.grad, [float(p + 1) for p in ranks for _ in range(p + 1)])
+
+    root = n - 1
+    x = leaf(float(rank))
+    y = llcoll.broadcast(x, root)
+    expect("broadcast", y.detach(), [root])
+    (y * (rank + 1)).sum().backward()
+    expect("broadcast's gradient", x.grad, [total if rank == root else 0])
+
+    x = leaf(float(rank + 1))
+    y = llcoll.reduce(x, root)
+    expect("reduce", y.detach(), [total if rank == root else rank + 1])
+    (y * 3).sum().backward()
+    expect("reduce's gradient", x.grad, [3])
+
+    plain = torch.tensor([float(rank)], device=device)
+    out = torch.empty(n, device=device)
+    expect("all_gather_into_tensor", llcoll.all_gather_into_tensor(out, plain), ranks)
+    part = torch.empty(1, device=device)
+    expect("reduce_scatter_tensor", llcoll.reduce_scatter_tensor(part, out, "max"), [rank])
+    expect("all_to_all_out", llcoll.all_to_all_out(out.clone(), out=out), [rank] * n)
+    expect("broadcast_", llcoll.broadcast_(plain.clone(), root), [root])
+    expect("reduce_", llcoll.reduce_(plain + 1, root), [total if rank == root else rank + 1])
+    expect("of a 0-dim tensor", llcoll.all_gather(plain[0]), ranks)
+    for op in ("max", "min", "prod"):
+        try:
+            llcoll.reduce_scatter(leaf(*[1.0] * n), op).sum().backward()
+            wrong.append(f"reduce_scatter by {op} has a gradient")
+        except llcoll.LlcollError:
+            pass
+    return wrong
