@@ -3,6 +3,7 @@
 
 #include "llcoll/device_wait.h"
 #include "llcoll/layout.h"
+#include "llcoll/line.h"
 #include "llcoll/wait.h"
 
 namespace llcoll {
@@ -71,6 +72,30 @@ LLC_FN void multicast_16(void* at, Bytes<16> u) {
                : "memory");
 #else
   __trap();
+#endif
+}
+
+// 16 bytes of a line, added in place. A whole line's 8 lanes must come in one instruction: a scalar or narrower form
+// would let a reader see the count of an addition whose elements are still on their way. add.f32 flushes subnormals.
+template <LineAdd add>
+LLC_FN void add_16(LinePart* at, const LinePart& u) {
+#if __CUDA_ARCH__ >= 900
+  if constexpr (add == LineAdd::kFloat32) {
+    asm volatile("red.relaxed.sys.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(at),
+                 "f"(__uint_as_float(u.words[0])), "f"(__uint_as_float(u.words[1])), "f"(__uint_as_float(u.words[2])),
+                 "f"(__uint_as_float(u.words[3]))
+                 : "memory");
+  } else if constexpr (add == LineAdd::kFloat16) {
+    asm volatile("red.relaxed.sys.global.add.noftz.v4.f16x2 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(u.words[0]),
+                 "r"(u.words[1]), "r"(u.words[2]), "r"(u.words[3])
+                 : "memory");
+  } else {
+    asm volatile("red.relaxed.sys.global.add.noftz.v4.bf16x2 [%0], {%1, %2, %3, %4};" ::"l"(at), "r"(u.words[0]),
+                 "r"(u.words[1]), "r"(u.words[2]), "r"(u.words[3])
+                 : "memory");
+  }
+#else
+  __trap();  // never launched: Topology::line_atomics
 #endif
 }
 
@@ -184,6 +209,14 @@ LLC_COLD_FN uint64_t wait_longer(const DeviceWait& wait, uint64_t state, int sou
   return state | kStopWaiting;
 }
 
+// For waits that cannot tell whom they miss: a peer that awaits nobody.
+LLC_COLD_FN int find_idle(const DeviceWait& wait) {
+  for (int r = 0; r < wait.num_ranks; ++r) {
+    if (r != wait.rank && ptx::load_relaxed_4(&wait.controls[r]->awaited) == 0) return r;
+  }
+  return wait.rank;
+}
+
 struct DeviceMemory {
   static constexpr int kWidestUnit = 16;
   static constexpr int kFlagAhead = 0;
@@ -231,6 +264,13 @@ struct DeviceMemory {
     ptx::load_relaxed_16(at, low, high);
     return {{static_cast<uint32_t>(low), static_cast<uint32_t>(low >> 32), static_cast<uint32_t>(high),
              static_cast<uint32_t>(high >> 32)}};
+  }
+  template <LineAdd add>
+  LLC_FN void add_parts(LinePart* line, uint32_t first, const LinePart (&parts)[1]) const {
+    ptx::add_16<add>(line + first, parts[0]);
+  }
+  LLC_FN void load_parts(const LinePart* line, uint32_t first, LinePart (&parts)[1]) const {
+    parts[0] = load_unit(line + first);
   }
   template <class Unit>
   LLC_FN void put(Unit* at, Unit u) const {
@@ -288,6 +328,7 @@ struct DeviceMemory {
     tell_host(wait, static_cast<int>(word) - 1, wait.rank, 0);
     return true;
   }
+  LLC_FN int find_idle_peer() const { return find_idle(wait); }
   LLC_FN bool keep_polling(Patience& patience) const { return ++patience.polls % kPollsPerBurst != 0; }
   LLC_FN bool wait_on(Patience& patience, int source, uint64_t epoch) const {
     patience.state = wait_longer(wait, patience.state, source, epoch);

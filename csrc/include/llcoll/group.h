@@ -5,6 +5,8 @@
 //   each(n, f)      the phase loop: f(i) for i in [0, n), split over the members; the same i always meets the same
 //                   member, so whoever reads an input element is the one that later overwrites it (in-place calls)
 //   kOnce           each() runs f at most once per member: a value may be kept from one phase to the next
+//   kLineLanes      members that share a 128-byte line (ll128.h); first_of_line(x): the x of the line's first member;
+//                   all_lanes(b), any_lane(b): votes of the members that poll as one
 //   last_receive()  nothing after this waits for a peer: dependent launches may start
 #pragma once
 
@@ -21,6 +23,10 @@ struct Solo {
   uint32_t channel = 0;
   LLC_FN void sync() const {}
   LLC_FN bool any(bool value) const { return value; }
+  static constexpr int kLineLanes = 1;
+  LLC_FN uint32_t first_of_line(uint32_t x) const { return x; }
+  LLC_FN bool all_lanes(bool value) const { return value; }
+  LLC_FN bool any_lane(bool value) const { return value; }
   LLC_FN void last_receive() const {}
   template <class F>
   LLC_FN void each(uint32_t n, F&& f) const {
@@ -39,6 +45,11 @@ struct Cta {
   bool trigger_dependents = false;
   LLC_FN void sync() const { __syncthreads(); }
   LLC_FN bool any(bool value) const { return __syncthreads_or(value); }
+  // Whole warps only: 4 lines each.
+  static constexpr int kLineLanes = 8;
+  LLC_FN uint32_t first_of_line(uint32_t x) const { return __shfl_sync(0xFFFFFFFFu, x, 0, 8); }
+  LLC_FN bool all_lanes(bool value) const { return __all_sync(0xFFFFFFFFu, value); }
+  LLC_FN bool any_lane(bool value) const { return __any_sync(0xFFFFFFFFu, value); }
   LLC_FN void last_receive() const {
 #if __CUDA_ARCH__ >= 900
     if (trigger_dependents) cudaTriggerProgrammaticLaunchCompletion();

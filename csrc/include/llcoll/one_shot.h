@@ -36,7 +36,11 @@ LLC_FN void run_epochs(Memory& mem, const Group& group, const Scratch& scratch, 
       send(stage, first + c * plan.chunk, count);
       failed = !receive(stage, first + c * plan.chunk, count, last);
       stage.retire(channel.extent(), previous_buffer);
-      channel.set_extent(num_regions * stage.stride);
+      if constexpr (requires { stage.extent(); }) {
+        channel.set_extent(stage.extent());
+      } else {
+        channel.set_extent(num_regions * stage.stride);
+      }
       // Ends the epoch for idle members too: without it the next sends could come from a member that is not ordered
       // behind the reads. With clears the fence must stand on both sides, the clearer's and the reader's.
       if (Protocol::kNeedsFence && !last) mem.fence();

@@ -42,5 +42,20 @@ LLC_FN bool wait_until(const Memory& mem, uint64_t epoch, Try&& attempt, Missing
   return true;
 }
 
+// The same for lanes that must poll as one: `attempt` is called by all lanes of a warp together and may use shuffles;
+// the answer is one for all of them.
+template <class Memory, class Group, class Try, class Missing>
+LLC_FN bool wait_together(const Memory& mem, const Group& group, uint64_t epoch, Try&& attempt, Missing&& missing) {
+  if (group.all_lanes(attempt())) return true;
+  typename Memory::Patience patience{};
+  for (;;) {
+    // Counts alike in every lane, so all of them come to the vote.
+    if (!mem.keep_polling(patience) && group.any_lane(!mem.wait_on(patience, missing(), epoch))) return false;
+    if (group.all_lanes(attempt())) break;
+  }
+  mem.stop_waiting(patience);
+  return true;
+}
+
 }  // namespace LLC_ISA
 }  // namespace llcoll

@@ -1,0 +1,144 @@
+// Ranks as threads over ordinary memory in which 128-byte lines are added and read as one, as LL128 needs it: a lock
+// per line stands for the L2. The order in which ranks add to a line can be forced.
+#pragma once
+
+#include <cmath>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "llcoll/group.h"
+#include "llcoll/host_wait.h"
+#include "llcoll/two_shot_ll128.h"
+#include "ranks.h"
+
+namespace {
+
+struct Lines {
+  static constexpr size_t kLocks = 64;
+  std::mutex locks[kLocks];
+  std::mutex& lock_of(const void* line) { return locks[reinterpret_cast<uintptr_t>(line) / 128 % kLocks]; }
+  // Forced order: the k-th addition to any line is rank order[k]'s. Empty: as it comes.
+  std::vector<int> order;
+  std::map<const void*, size_t> turns;  // under its line's lock, and this one
+  std::mutex turns_lock;
+};
+
+template <LineAdd add>
+uint32_t add_words(uint32_t a, uint32_t b) {
+  if constexpr (add == LineAdd::kFloat32) {
+    return bits_as<uint32_t>(bits_as<float>(a) + bits_as<float>(b));
+  } else {
+    using Type = std::conditional_t<add == LineAdd::kFloat16, Float16, BFloat16>;
+    uint32_t sum = 0;
+    for (int k = 0; k < 2; ++k) {
+      sum |= Type::template pack<uint32_t>(
+          Type::template unpack<uint32_t>(a, k) + Type::template unpack<uint32_t>(b, k), k);
+    }
+    return sum;
+  }
+}
+
+struct LineMemory : HostMemory<false> {
+  Lines* lines;
+  int rank;
+  int num_ranks;
+
+  template <LineAdd add, int n>
+  void add_parts(LinePart* line, uint32_t first, const LinePart (&parts)[n]) const {
+    static_assert(n == kLineParts);
+    if (!lines->order.empty()) await_turn(line);
+    const std::lock_guard lock(lines->lock_of(line));
+    for (int p = 0; p < n; ++p) {
+      for (int w = 0; w < 4; ++w) {
+        uint32_t& word = line[first + p].words[w];
+        word = add_words<add>(word, parts[p].words[w]);
+      }
+    }
+  }
+  template <int n>
+  void load_parts(const LinePart* line, uint32_t first, LinePart (&parts)[n]) const {
+    const std::lock_guard lock(lines->lock_of(line));
+    for (int p = 0; p < n; ++p) parts[p] = line[first + p];
+  }
+  int find_idle_peer() const { return (rank + 1) % num_ranks; }
+
+ private:
+  void await_turn(const LinePart* line) const {
+    for (;;) {
+      const std::lock_guard lock(lines->turns_lock);
+      size_t& turn = lines->turns[line];
+      if (lines->order[turn % lines->order.size()] == rank) {
+        ++turn;
+        return;
+      }
+      sched_yield();
+    }
+  }
+};
+
+// One LL128 scratch per rank, one channel each.
+struct LineWorld {
+  int num_ranks;
+  ScratchShape shape{};
+  std::vector<std::vector<LinePart>> memory;
+  std::vector<DeviceControl> controls;
+  std::vector<FailureRecord> records;
+  Lines lines;
+  double timeout_s = 20;
+
+  LineWorld(int n, uint32_t slots, uint32_t num_channels = 1) : num_ranks(n), controls(n), records(n) {
+    shape = {slots, num_channels, Ll128<LineMemory>::kBuffers, sizeof(LinePart), 0, n};
+    for (int rank = 0; rank < n; ++rank) {
+      memory.emplace_back(shape.bytes() / sizeof(LinePart) + kLineParts);
+      char* first = scratch_of(rank);
+      auto* slots = reinterpret_cast<LinePart*>(first);
+      const uint32_t num_line_slots = line_slots_of(shape);
+      for (uint64_t i = 0; i < shape.slots_bytes() / sizeof(LinePart); ++i) {
+        const uint32_t fill = i % shape.slots_per_channel < num_line_slots ? 0 : kSentinelWord;
+        for (uint32_t& word : slots[i].words) word = fill;
+      }
+    }
+  }
+  char* scratch_of(int rank) {
+    const auto at = reinterpret_cast<uintptr_t>(memory[rank].data());
+    return reinterpret_cast<char*>((at + 127) / 128 * 128);
+  }
+  DeviceWait wait_of(int rank) {
+    DeviceWait wait{};
+    for (int r = 0; r < num_ranks; ++r) wait.controls[r] = &controls[r];
+    wait.record = &records[rank];
+    wait.timeout_ns = static_cast<uint64_t>(timeout_s * 1e9);
+    wait.rank = rank;
+    wait.num_ranks = num_ranks;
+    return wait;
+  }
+  Scratch scratch(int rank) {
+    Scratch result{};
+    result.shape = shape;
+    result.rank = rank;
+    for (int r = 0; r < num_ranks; ++r) result.memory[r] = scratch_of(r);
+    return result;
+  }
+
+  // body(rank) on a thread each; their results.
+  template <class Body>
+  std::vector<std::string> run(Body&& body) {
+    std::vector<std::string> results(num_ranks);
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < num_ranks; ++rank) {
+      threads.emplace_back([&, rank] {
+        try {
+          results[rank] = body(rank);
+        } catch (const std::exception& error) {
+          results[rank] = error.what();
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+};
+
+}  // namespace
