@@ -20,12 +20,14 @@ Protocol protocol_of(Algorithm algorithm) {
     case Algorithm::kOneShotSentinel:
     case Algorithm::kTwoShotSentinel:
       return kSentinel;
+    case Algorithm::kTwoShotLl128:
+      return kLl128;
     default:
       return kFlag;
   }
 }
 
-bool supports(Algorithm algorithm, DType dtype, ReduceOp, const Topology& topology) {
+bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& topology) {
   switch (algorithm) {
     case Algorithm::kOneShotSentinel:
     case Algorithm::kTwoShotSentinel:
@@ -34,7 +36,8 @@ bool supports(Algorithm algorithm, DType dtype, ReduceOp, const Topology& topolo
     case Algorithm::kTwoShotLl:
       return topology.wide_packets;
     case Algorithm::kTwoShotLl128:
-      return false;  // no backend has it yet
+      return topology.line_atomics && op == ReduceOp::kSum &&
+             (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
     default:
       return true;
   }
@@ -82,7 +85,11 @@ Algorithm resolve_algorithm(const Options& options, const Topology& topology, co
   if (wanted == Algorithm::kAuto) return selection(numel * element_bytes(dtype), dtype, op);
   check_that(supports(wanted, dtype, op, topology), "algorithm '", name_of(wanted), "'",
              from_environment ? " (from LLCOLL_ALGORITHM)" : "", " cannot serve ", name_of(op), " of ", name_of(dtype),
-             is_sentinel(wanted) ? ": integers have no spare bit pattern; use one_shot_ll or auto" : "");
+             is_sentinel(wanted) ? ": integers have no spare bit pattern; use one_shot_ll or auto"
+             : wanted == Algorithm::kTwoShotLl128
+                 ? ": it sums float32, float16 and bfloat16 on GPUs of sm_90 or newer that "
+                   "are one GPU or joined by NVLink"
+                 : "");
   return wanted;
 }
 

@@ -7,7 +7,8 @@
 namespace llcoll {
 
 // The protocols, each with a scratch of its own; both backends lay them out in this order.
-enum Protocol { kLl, kSentinel, kFlag, kNumProtocols };
+enum Protocol { kLl, kSentinel, kFlag, kLl128, kNumProtocols };
+inline constexpr int kNumCpuProtocols = kLl128;  // atomic lines are CUDA's alone
 Protocol protocol_of(Algorithm algorithm);
 
 struct Topology {
@@ -16,6 +17,8 @@ struct Topology {
   bool has_multicast = false;
   bool wide_packets = true;    // 16-byte single-copy atomicity between all pairs
   int compute_capability = 0;  // CUDA: the smallest over the ranks, 90 for sm_90
+  // 128-byte lines are added and read as one between all pairs: one GPU or NVLink, vector red, and room in the scratch.
+  bool line_atomics = false;
 };
 
 // True where `algorithm` can serve the type and operator at all (design: sentinel only for floating types, LL128 sums).

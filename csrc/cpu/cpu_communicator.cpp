@@ -73,8 +73,8 @@ constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; 
 
 // One segment: control, mailbox, then the three scratches. The same on every rank.
 struct SegmentPlan {
-  size_t scratch_offset[kNumProtocols];
-  ScratchShape shape[kNumProtocols];
+  size_t scratch_offset[kNumCpuProtocols];
+  ScratchShape shape[kNumCpuProtocols];
   size_t bytes;
 };
 
@@ -105,7 +105,7 @@ SegmentPlan plan_segment(const Options& options) {
   plan.shape[kSentinel] = shape_for<Sentinel>(budget / 4, n, "sentinel");
   plan.shape[kFlag] = shape_for<Flag>(budget - budget / 16 - budget / 4, n, "flag");
   size_t offset = round_up(sizeof(Control) + sizeof(Mailbox), kPage);
-  for (int p = 0; p < kNumProtocols; ++p) {
+  for (int p = 0; p < kNumCpuProtocols; ++p) {
     plan.scratch_offset[p] = offset;
     offset = round_up(offset + plan.shape[p].bytes(), kPage);
   }
@@ -134,7 +134,7 @@ class CpuCommunicator final : public Communicator {
       controls.push_back(reinterpret_cast<Control*>(segment.data()));
       boxes.push_back(reinterpret_cast<Mailbox*>(segment.data() + sizeof(Control)));
     }
-    for (int p = 0; p < kNumProtocols; ++p) {
+    for (int p = 0; p < kNumCpuProtocols; ++p) {
       scratch_[p].shape = plan_.shape[p];
       scratch_[p].rank = rank();
       for (int r = 0; r < world_size(); ++r) {
@@ -180,7 +180,7 @@ class CpuCommunicator final : public Communicator {
  private:
   // Records start at `epoch`, so that tests can begin just below a wrap; sentinel slots are empty, the rest is zero.
   void clear(uint64_t epoch) {
-    for (int p = 0; p < kNumProtocols; ++p) {
+    for (int p = 0; p < kNumCpuProtocols; ++p) {
       char* scratch = reinterpret_cast<char*>(own_.data() + plan_.scratch_offset[p]);
       const ScratchShape& shape = plan_.shape[p];
       if (p == kSentinel) std::memset(scratch, 0xFF, shape.slots_bytes());
@@ -250,7 +250,7 @@ class CpuCommunicator final : public Communicator {
   SegmentPlan plan_{};
   Segment own_;
   std::vector<Segment> segments_;
-  Scratch scratch_[kNumProtocols]{};
+  Scratch scratch_[kNumCpuProtocols]{};
   std::unique_ptr<CpuWait> wait_;
   std::unique_ptr<CrossCheck> cross_check_;
   const KernelTable kernels_ = kernel_table();

@@ -11,6 +11,7 @@
 #include "check.h"
 #include "cuda/exchange_launch.h"
 #include "cuda/launch_plan.h"
+#include "cuda/line_plan.h"
 #include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
 #include "select.h"
@@ -199,6 +200,13 @@ class CudaCommunicator final : public Communicator {
       const ScratchShape& shape = layout_.shape[p];
       char* scratch = own + layout_.offset[p];
       if (p == kSentinel) check_cuda(cudaMemset(scratch, 0xFF, shape.slots_bytes()), "cudaMemset");
+      if (p == kLl128 && shape.slots_per_channel != 0) {
+        const uint64_t first = uint64_t{line_slots_of(shape)} * shape.slot_bytes;
+        const uint64_t part = shape.slot_offset(0, 1);
+        check_cuda(cudaMemset2D(scratch + first, part, 0xFF, part - first, shape.num_buffers * shape.num_channels),
+                   "cudaMemset2D");
+        args_[p].line_slots = line_slots_of(shape);
+      }
       const uint64_t epoch = options_.first_epoch;
       const std::vector<Record> records(shape.num_channels,
                                         Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0});
@@ -236,6 +244,7 @@ class CudaCommunicator final : public Communicator {
       own += concat(properties.multiProcessorCount, " ", 10 * properties.major + properties.minor);
     });
     const std::vector<std::string> all = gather(all_gather, world_size(), own);
+    for (const std::string& one : all) lines_stay_whole_ &= lines_stay_whole(memory_.device, one.data());
     max_channels_ = std::max(1u, number_from_environment("LLCOLL_MAX_CHANNELS", kMaxChannels));
     for (const std::string& one : all) {
       const int sharing = static_cast<int>(std::count_if(
@@ -269,8 +278,10 @@ class CudaCommunicator final : public Communicator {
       check_cuda(cudaStreamSynchronize(side_stream_), "self test");
       check_that(result != 2, "stores from a peer did not arrive within 20 s");
     });
-    for (const std::string& one : gather(all_gather, world_size(), concat(result))) {
-      if (one != "0") topology_.wide_packets = false;
+    topology_.line_atomics = layout_.shape[kLl128].slots_per_channel != 0 && topology_.compute_capability >= 90;
+    for (const std::string& one : gather(all_gather, world_size(), concat(result, lines_stay_whole_ ? "+" : "-"))) {
+      if (one[0] != '0') topology_.wide_packets = false;
+      if (one.back() != '+') topology_.line_atomics = false;
     }
     if (!topology_.wide_packets && rank() == 0) {
       std::fprintf(stderr,
@@ -354,6 +365,7 @@ class CudaCommunicator final : public Communicator {
   KernelArgs args_[kNumProtocols]{};
   FailureRecord* record_ = nullptr;
   uint32_t max_channels_ = 1;
+  bool lines_stay_whole_ = true;  // between this rank's GPU and every other rank's
   bool dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
   cudaEvent_t event_ = nullptr;
   cudaStream_t side_stream_ = nullptr;

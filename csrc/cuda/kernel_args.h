@@ -13,6 +13,7 @@ struct KernelArgs {
   Plan plan;
   DeviceWait wait;
   ReduceOp op;
+  uint32_t line_slots;  // LL128: line_slots_of the scratch
 };
 static_assert(sizeof(KernelArgs) <= 4096, "the limit of kernel parameters");
 
@@ -26,7 +27,8 @@ struct CudaKernelKey {
   DType dtype;
   ReduceOp op;
   int num_ranks;
-  bool once;  // the launch gives each thread one unit at most
+  bool once;          // the launch gives each thread one unit at most
+  bool wide = false;  // LL128: 16-bit elements are added as float32
 };
 
 // One file each; nullptr where the table has no row. `once` is a wish: a row without such a variant loops.
@@ -36,5 +38,6 @@ CudaKernel find_one_shot_flag(const CudaKernelKey& key);
 CudaKernel find_two_shot_ll(const CudaKernelKey& key);
 CudaKernel find_two_shot_sentinel(const CudaKernelKey& key);
 CudaKernel find_two_shot_flag(const CudaKernelKey& key);
+CudaKernel find_two_shot_ll128(const CudaKernelKey& key);
 
 }  // namespace llcoll

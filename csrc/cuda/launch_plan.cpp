@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "check.h"
+#include "cuda/line_plan.h"
 
 namespace llcoll {
 namespace {
@@ -20,7 +21,7 @@ struct ProtocolFacts {
 };
 // Must agree with the protocol headers, whose CUDA instances only nvcc sees; launch.cuh asserts it.
 constexpr ProtocolFacts kFacts[kNumProtocols] = {
-    {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}};
+    {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}, {16, 16, 3, true, "LL128"}};
 
 ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks) {
   const ProtocolFacts& facts = kFacts[p];
@@ -76,7 +77,9 @@ CudaLayout plan_cuda_buffer(const Options& options) {
   CudaLayout layout{};
   layout.shape[kLl] = shape_for(kLl, budget / 4, options.world_size);
   layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, options.world_size);
-  layout.shape[kFlag] = shape_for(kFlag, budget / 2, options.world_size);
+  layout.shape[kFlag] = shape_for(kFlag, budget / 8 * 3, options.world_size);
+  layout.shape[kLl128] = plan_line_scratch(budget / 8, options.world_size);
+  layout.low_precision = options.allow_low_precision;
   uint64_t at = sizeof(DeviceControl);
   for (int p = 0; p < kNumProtocols; ++p) {
     layout.offset[p] = at = round_up(at);
@@ -88,6 +91,7 @@ CudaLayout plan_cuda_buffer(const Options& options) {
 }
 
 LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels) {
+  if (call.algorithm == Algorithm::kTwoShotLl128) return plan_line_launch(call, num_ranks, layout, max_channels);
   LaunchPlan plan{};
   plan.protocol = protocol_of(call.algorithm);
   const ProtocolFacts& facts = kFacts[plan.protocol];

@@ -10,11 +10,12 @@ namespace llcoll {
 // Channels of every scratch: no grid is larger.
 inline constexpr uint32_t kMaxChannels = 128;
 
-// One rank's symmetric buffer: control, the three scratches, self-test slots.
+// One rank's symmetric buffer: control, the scratches, self-test slots.
 struct CudaLayout {
   ScratchShape shape[kNumProtocols];
   uint64_t offset[kNumProtocols];
   uint64_t test_offset;
+  bool low_precision;  // LL128 adds 16-bit types in their own precision
   uint64_t bytes;
 };
 CudaLayout plan_cuda_buffer(const Options& options);
