@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from jobs import State, synchronize
 from jobs_all_reduce import as_integers, differs, drop_group, from_bits, make_group, poison
 
@@ -389,4 +390,61 @@ def call_front(state: State) -> list[str]:
             wrong.append(f"reduce_scatter by {op} has a gradient")
         except llcoll.LlcollError:
             pass
+    return wrong
+
+
+def missing_rank(state: State, missing: int, algorithms: list[str]) -> list[tuple[str, ...]]:
+    """All but `missing` make each call, in a communicator of its own: (call, class, text)."""
+    reports = []
+    n, rank, device = state["world_size"], state["rank"], state["device"]
+    splits = [2] * n
+    for algorithm in algorithms:
+        for kind in ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce", "uneven"):
+            make_group(state, "broken", list(range(n)), timeout=0.5)
+            if rank != missing:
+                x = torch.ones(2 * n, device=device)
+                named: dict[str, Any] = {"group": state["broken"], "algorithm": algorithm}
+                call = getattr(llcoll, "all_to_all" if kind == "uneven" else kind)
+                if kind == "uneven":
+                    named.update(input_splits=splits, output_splits=splits)
+                try:
+                    call(x, **named)
+                    reports.append((algorithm, kind, "", ""))
+                except llcoll.LlcollError as error:
+                    reports.append((algorithm, kind, type(error).__name__, str(error)))
+            dist.barrier()
+            drop_group(state, "broken")
+    return reports
+
+
+def mismatches(state: State) -> list[str]:
+    """In debug mode: what the ranks disagree on is told on every rank, and nothing hangs."""
+    n, rank, device, wrong = state["world_size"], state["rank"], state["device"], []
+    last = rank == n - 1
+    ones = [1] * n
+    cases: list[tuple[str, Any, str]] = [
+        ("kinds", lambda x: (llcoll.all_gather if last else llcoll.broadcast)(x), "broadcast"),
+        ("roots", lambda x: llcoll.broadcast(x, 0 if last else 1), "root 1"),
+        ("sizes", lambda x: llcoll.reduce(x[: n if last else 2 * n]), "reduce of"),
+        (
+            "splits",
+            lambda x: llcoll.all_to_all(
+                x[:n] if not last else torch.cat([x[:n], x[:1]]),
+                input_splits=ones if not last else [2, *ones[1:]],
+                output_splits=ones,
+            ),
+            "elements out",
+        ),
+        ("raised", lambda x: llcoll.broadcast(x, 0 if last else n + 5), "root is"),
+    ]
+    for what, call, text in cases:
+        try:
+            call(torch.ones(2 * n, device=device))
+            wrong.append(f"rank {rank}: {what}: nothing raised")
+        except llcoll.LlcollError as error:
+            if text not in str(error):
+                wrong.append(f"rank {rank}: {what}: {type(error).__name__}: {error}")
+        got = llcoll.all_gather(torch.full((1,), float(rank), device=device))
+        if got.tolist() != list(range(n)):
+            wrong.append(f"rank {rank}: after {what}: {got.tolist()}")
     return wrong
