@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "tests" / "cpp" / "ll_buffer_test.cpp"
-NAMES = re.findall(r"^    TEST\((\w+)\),$", SOURCE.read_text(), re.MULTILINE)
+NAMES = re.findall(r"\bTEST\((\w+)\)", SOURCE.read_text())
 FLAGS = [
     *("-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function"),
     "-fsanitize=address,undefined",

@@ -82,28 +82,32 @@ struct LineMemory : HostMemory<false> {
 struct LineWorld {
   int num_ranks;
   ScratchShape shape{};
-  std::vector<std::vector<LinePart>> memory;
+  static constexpr size_t kLine = 128;
+  std::vector<std::vector<char>> memory;
   std::vector<DeviceControl> controls;
   std::vector<FailureRecord> records;
   Lines lines;
   double timeout_s = 20;
 
-  LineWorld(int n, uint32_t slots, uint32_t num_channels = 1) : num_ranks(n), controls(n), records(n) {
-    shape = {slots, num_channels, Ll128<LineMemory>::kBuffers, sizeof(LinePart), 0, n};
+  LineWorld(int n, uint32_t slots)
+      : LineWorld(n, ScratchShape{slots, 1, Ll128<LineMemory>::kBuffers, sizeof(LinePart), 0, n}) {}
+  // Empty as LL128 wants it: zero up to the boundary, the sentinel above. Other protocols' scratch: `fill` everywhere.
+  LineWorld(int n, const ScratchShape& scratch_shape, int fill = -1)
+      : num_ranks(n), shape(scratch_shape), controls(n), records(n) {
+    const uint64_t part = uint64_t{shape.slots_per_channel} * shape.slot_bytes;
+    const uint64_t boundary = uint64_t{line_slots_of(shape)} * sizeof(LinePart);
     for (int rank = 0; rank < n; ++rank) {
-      memory.emplace_back(shape.bytes() / sizeof(LinePart) + kLineParts);
-      char* first = scratch_of(rank);
-      auto* slots = reinterpret_cast<LinePart*>(first);
-      const uint32_t num_line_slots = line_slots_of(shape);
-      for (uint64_t i = 0; i < shape.slots_bytes() / sizeof(LinePart); ++i) {
-        const uint32_t fill = i % shape.slots_per_channel < num_line_slots ? 0 : kSentinelWord;
-        for (uint32_t& word : slots[i].words) word = fill;
+      memory.emplace_back(shape.bytes() + 2 * kLine);
+      char* slots = scratch_of(rank);
+      for (uint64_t at = 0; at < shape.slots_bytes(); at += part) {
+        std::memset(slots + at, fill < 0 ? 0 : fill, part);
+        if (fill < 0) std::memset(slots + at + boundary, 0xFF, part - boundary);
       }
     }
   }
   char* scratch_of(int rank) {
     const auto at = reinterpret_cast<uintptr_t>(memory[rank].data());
-    return reinterpret_cast<char*>((at + 127) / 128 * 128);
+    return reinterpret_cast<char*>((at + kLine - 1) / kLine * kLine);
   }
   DeviceWait wait_of(int rank) {
     DeviceWait wait{};
