@@ -158,10 +158,15 @@ class JobHandle:
 
 
 def start_torch_job(
-    name: str, contenders: list[str], num_ranks: int, folder: Path, vllm_lib: str | None
+    name: str,
+    contenders: list[str],
+    num_ranks: int,
+    folder: Path,
+    vllm_lib: str | None,
+    worker: str = "peer_worker.py",
 ) -> JobHandle:
     command = [
-        *[sys.executable, str(HERE / "peer_worker.py"), "--job", name],
+        *[sys.executable, str(HERE / worker), "--job", name],
         *["--socket", str(folder / "socket"), "--rendezvous", str(folder / f"store-{name}")],
         *["--contenders", ",".join(contenders)],
     ]
@@ -171,7 +176,9 @@ def start_torch_job(
     return JobHandle(name, [command] * num_ranks, envs)
 
 
-def start_mpi_job(name: str, python: str, num_ranks: int, folder: Path) -> JobHandle:
+def start_mpi_job(
+    name: str, python: str, num_ranks: int, folder: Path, worker: str = "peer_worker.py"
+) -> JobHandle:
     """`python` has mpi4py and its MPI in one environment: mpiexec lies beside it."""
     command = [str(Path(python).parent / "mpiexec"), "-n", str(num_ranks)]
     env = {}
@@ -179,6 +186,6 @@ def start_mpi_job(name: str, python: str, num_ranks: int, folder: Path) -> JobHa
         # The workers pin themselves; more ranks than cores must be asked for, and root allowed.
         command += ["--bind-to", "none", "--map-by", ":OVERSUBSCRIBE"]
         env = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
-    command += [python, str(HERE / "peer_worker.py"), "--job", name]
+    command += [python, str(HERE / worker), "--job", name]
     command += ["--socket", str(folder / "socket")]
     return JobHandle(name, [command], [env])

@@ -239,7 +239,7 @@ def make_job(args: argparse.Namespace) -> Job:
     return TorchJob(args.rendezvous, args.vllm_lib, args.contenders.split(","))
 
 
-def main() -> int:
+def main(make_job: Callable[[argparse.Namespace], Job] = make_job) -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--job", required=True)
     parser.add_argument("--socket", required=True)

@@ -86,7 +86,8 @@ void cut_parts(const CollectiveCall& call, int num_ranks, const ExchangeScratch&
                ExchangePlan& plan) {
   // Pulled: one region that all read, or one for each reader. Pushed: one for each sender.
   const uint32_t num_regions = scratch.push || !gathers(call.kind) ? num_ranks : 1;
-  const uint32_t max_chunk = scratch.slots_per_channel / num_regions / kStrideUnits * kStrideUnits;
+  const uint32_t max_chunk =
+      std::min(scratch.slots_per_channel / num_regions, scratch.max_chunk) / kStrideUnits * kStrideUnits;
   const int num_in = gathers(call.kind) ? 1 : num_ranks;
   const int num_out = reduces(call.kind) ? 1 : num_ranks;
   cut(plan.input, num_in, scratch.unit_bytes, num_channels);

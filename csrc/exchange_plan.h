@@ -11,6 +11,7 @@ struct ExchangeScratch {
   int unit_bytes;
   bool push;
   uint32_t slots_per_channel;
+  uint32_t max_chunk = UINT32_MAX;  // units
 };
 
 struct ExchangePlan {

@@ -229,9 +229,10 @@ class CpuCommunicator final : public Communicator {
     ExchangePlan plan;
     lay_out_parts(call, rank(), world_size(), unit_bytes, plan);
     if (plan.empty) return;
-    cut_parts(call, world_size(), {unit_bytes, p != kFlag, plan_.shape[p].slots_per_channel}, 1, plan);
+    const uint32_t max_chunk = p == kFlag ? kMaxStaged / unit_bytes : UINT32_MAX;
+    cut_parts(call, world_size(), {unit_bytes, p != kFlag, plan_.shape[p].slots_per_channel, max_chunk}, 1, plan);
     // A rank alone may decide: it changes how it writes, not what travels.
-    const bool streaming = size_t{plan.largest} * unit_bytes >= kStreamFrom;
+    const bool streaming = world_size() > 2 && size_t{plan.largest} * unit_bytes >= kStreamFrom;
     const CpuExchange kernel =
         kernels_.find_exchange(call.kind, {call.algorithm, call.dtype, call.op, world_size(), streaming});
     check_that(kernel != nullptr, "no kernel for ", name_of(call.kind), " by ", name_of(call.algorithm), " of ",
@@ -245,6 +246,7 @@ class CpuCommunicator final : public Communicator {
   }
 
   static constexpr size_t kStreamFrom = 64 * 1024;
+  static constexpr uint32_t kMaxStaged = 32 * 1024;  // bytes of a part that an epoch stages: the next overlap with it
 
   const Selection selection_{options_, Topology{}};
   SegmentPlan plan_{};

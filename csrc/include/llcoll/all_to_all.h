@@ -18,12 +18,12 @@ LLC_FN void all_to_all(Memory& mem, const Group& group, const Scratch& scratch, 
   run_exchange<Protocol, Type>(
       mem, group, scratch, cut, push_regions(1, num_ranks) * cut.stride,
       [&](uint32_t c, const auto& stage) {
-        send_parts<Unit>(mem, group, stage, input, cut, c);
+        send_parts<Protocol>(mem, group, stage, input, cut, c);
         stage.flush(0);
       },
       [&](uint32_t c, const auto& stage) {
         copy_own<Unit>(mem, group, input, rank, output, rank, cut, c);
-        return stage.ready(0) && receive_parts<false, Unit>(mem, group, stage, output, cut, c);
+        return stage.ready(0) && receive_parts<false, Protocol>(mem, group, stage, output, cut, c);
       },
       [&] { poison_parts<Unit>(mem, group, output, num_ranks, cut); });
 }

@@ -63,13 +63,28 @@ LLC_FN void run_exchange(Memory& mem, const Group& group, const Scratch& scratch
 template <class Memory>
 inline constexpr int kPeerBatch = Memory::kPeerBatch;
 
+// One thread alone that stages or copies whole rows: a unit's bookkeeping would cost as much as its memory accesses.
+template <class Memory>
+inline constexpr bool kCopiesRows = requires(const Memory& mem, char* to) {
+  mem.copy_row(to, to, uint64_t{});
+};
+
 // Sends each peer its part of `input`. Ranks start with different peers, so that no one is everybody's first.
-template <class Unit, class Memory, class Group, class Stage>
+template <class Protocol, class Memory, class Group, class Stage>
 LLC_FN void send_parts(const Memory& mem, const Group& group, const Stage& stage, const Parts& input, const Cut& cut,
                        uint32_t c) {
+  using Unit = typename Protocol::Unit;
   constexpr int kBatch = kPeerBatch<Memory>;
   const int num_ranks = stage.scratch.shape.num_ranks;
   const int rank = stage.scratch.rank;
+  if constexpr (!Protocol::kPush && kCopiesRows<Memory>) {
+    for (int peer = 0; peer < num_ranks; ++peer) {
+      const Span span = input.span<Unit>(peer, group.channel, c, cut.chunk);
+      if (peer == rank || span.count == 0) continue;
+      mem.put_row(stage.slot(rank, pull_region(peer), 0), input.at<Unit>(peer, span), input.bytes_in<Unit>(peer, span));
+    }
+    return;
+  }
   for (int first = 1; first < num_ranks; first += kBatch) {
     int peers[kBatch];
     Span spans[kBatch];
@@ -97,12 +112,22 @@ LLC_FN void send_parts(const Memory& mem, const Group& group, const Stage& stage
 }
 
 // Receives every peer's part into `output`. False: one did not come.
-template <bool kShared, class Unit, class Memory, class Group, class Stage>
+template <bool kShared, class Protocol, class Memory, class Group, class Stage>
 LLC_FN bool receive_parts(const Memory& mem, const Group& group, const Stage& stage, const Parts& output,
                           const Cut& cut, uint32_t c) {
+  using Unit = typename Protocol::Unit;
   constexpr int kBatch = kPeerBatch<Memory>;
   const int num_ranks = stage.scratch.shape.num_ranks;
   const int rank = stage.scratch.rank;
+  if constexpr (!Protocol::kPush && kCopiesRows<Memory>) {
+    const uint32_t region = kShared ? pull_region_for_all(0, num_ranks) : pull_region(rank);
+    for (int source = 0; source < num_ranks; ++source) {
+      const Span span = output.span<Unit>(source, group.channel, c, cut.chunk);
+      if (source == rank || span.count == 0) continue;
+      mem.copy_row(output.at<Unit>(source, span), stage.slot(source, region, 0), output.bytes_in<Unit>(source, span));
+    }
+    return true;
+  }
   bool arrived = true;
   for (int first = 1; first < num_ranks; first += kBatch) {
     int sources[kBatch];
@@ -153,6 +178,11 @@ LLC_FN void copy_own(const Memory& mem, const Group& group, const Parts& input, 
                      int rank, const Cut& cut, uint32_t c) {
   if (input.start_of(input_part) == output.start_of(rank)) return;
   const Span span = output.span<Unit>(rank, group.channel, c, cut.chunk);
+  if constexpr (kCopiesRows<Memory>) {
+    if (span.count == 0) return;
+    mem.copy_row(output.at<Unit>(rank, span), input.at<Unit>(input_part, span), output.bytes_in<Unit>(rank, span));
+    return;
+  }
   group.each(span.count, [&](uint32_t i) {
     output.write(mem, rank, span.begin + i, input.read<Unit>(mem, input_part, span.begin + i));
   });

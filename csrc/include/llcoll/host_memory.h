@@ -111,6 +111,18 @@ struct HostMemory {
   LLC_FN bool can_access(const char*) const {
     return true;
   }
+  // A row of units at once: plain loads, and stores that leave the order like put()'s. `num_bytes` need not be whole.
+  template <class Unit>
+  LLC_FN void put_row(Unit* at, const char* from, uint64_t num_bytes) const {
+    if constexpr (kStreaming) {
+      const uint64_t whole = num_bytes / sizeof(Unit);
+      for (uint64_t i = 0; i < whole; ++i) put(at + i, read<Unit>(from + i * sizeof(Unit)));
+      std::memcpy(at + whole, from + whole * sizeof(Unit), num_bytes % sizeof(Unit));
+    } else {
+      std::memcpy(at, from, num_bytes);
+    }
+  }
+  LLC_FN void copy_row(char* to, const void* from, uint64_t num_bytes) const { std::memcpy(to, from, num_bytes); }
   template <class Unit>
   LLC_FN Unit read(const char* at) const {
     Unit value;

@@ -33,6 +33,18 @@ struct Parts {
     return {first, first >= end ? 0u : (end - first < chunk ? end - first : chunk)};
   }
 
+  // The bytes of a span that the part has; where they are.
+  template <class Unit>
+  LLC_FN uint64_t bytes_in(int p, Span span) const {
+    const uint64_t offset = uint64_t{span.begin} * Unit::kBytes;
+    const uint64_t wanted = uint64_t{span.count} * Unit::kBytes;
+    return offset + wanted <= bytes_of(p) ? wanted : bytes_of(p) - offset;
+  }
+  template <class Unit>
+  LLC_FN char* at(int p, Span span) const {
+    return start_of(p) + uint64_t{span.begin} * Unit::kBytes;
+  }
+
   // Alignment is this rank's own business: it changes how the rank reads, never what travels.
   template <class Unit, class Memory>
   LLC_FN Unit read(const Memory& mem, int p, uint32_t i) const {

@@ -21,7 +21,7 @@ LLC_FN void reduce_scatter(Memory& mem, const Group& group, const Scratch& scrat
   run_exchange<Protocol, Type>(
       mem, group, scratch, cut, extent,
       [&](uint32_t c, const auto& stage) {
-        send_parts<Unit>(mem, group, stage, input, cut, c);
+        send_parts<Protocol>(mem, group, stage, input, cut, c);
         stage.flush(0);
       },
       [&](uint32_t c, const auto& stage) {
