@@ -41,6 +41,19 @@ os.chdir(ROOT)
 CPU_ONLY = ["ops.cpp", "ops_collectives_cpu.cpp", "python.cpp", "python_probe.cpp"]
 CUDA_ONLY = ["ops_cuda*.cpp", "python_cuda*.cpp"]
 KERNELS = "cpu/kernels*.cpp"
+# Host code that the CUDA backend uses too: the bootstrap, and what debug mode compares calls with.
+SHARED_CPU = [
+    f"cpu/{name}.cpp"
+    for name in (
+        "rendezvous",
+        "shm",
+        "socket",
+        "exchange",
+        "announcement",
+        "cpu_wait",
+        "cross_check",
+    )
+]
 
 DEV_ARCHS = "9.0"
 WHEEL_ARCHS = "8.0;9.0;10.0+PTX"
@@ -145,8 +158,7 @@ def make_extensions():
     ]
     if choose_cuda():
         cpu_only = glob(*CPU_ONLY)
-        # The bootstrap is host code that both backends' set-up uses.
-        shared = [path for path in glob("*.cpp", "cpu/rendezvous.cpp") if path not in cpu_only]
+        shared = [path for path in glob("*.cpp", *SHARED_CPU) if path not in cpu_only]
         extensions.append(
             cpp_extension.CUDAExtension(
                 "llcoll._cuda",

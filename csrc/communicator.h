@@ -22,6 +22,7 @@ struct Options {
   Policy policy = Policy::kFast;
   bool allow_low_precision = false;
   size_t scratch_bytes = 0;             // 0: the backend's default
+  size_t pool_bytes = 0;                // CUDA: the symmetric pool, at the end of each rank's buffer
   Algorithm forced = Algorithm::kAuto;  // LLCOLL_ALGORITHM, already agreed over all ranks
   bool debug = false;                   // LLCOLL_DEBUG=1 on every rank
   uint64_t first_epoch = 0;             // tests start just below a wrap

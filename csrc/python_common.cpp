@@ -203,6 +203,7 @@ Options OptionsText::options() const {
   result.debug = debug != 0;
   result.first_epoch = first_epoch;
   result.table = table;
+  result.pool_bytes = static_cast<size_t>(pool_bytes);
   check_that(world_size >= 1 && world_size <= kMaxRanks && rank >= 0 && rank < world_size, "rank ", rank, " of ",
              world_size, " ranks; at most ", kMaxRanks, " are supported");
   return result;

@@ -59,13 +59,14 @@ struct OptionsText {
   int debug;
   unsigned long long first_epoch;
   const char* table;
+  unsigned long long pool_bytes;
 
   Options options() const;  // throws LlcollError
 };
-#define LLC_OPTIONS_FORMAT "siipdspKspKs"
+#define LLC_OPTIONS_FORMAT "siipdspKspKsK"
 #define LLC_OPTIONS_ARGS(t)                                                                                            \
   &(t).group_name, &(t).rank, &(t).world_size, &(t).is_default, &(t).timeout_s, &(t).policy, &(t).allow_low_precision, \
-      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch, &(t).table
+      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch, &(t).table, &(t).pool_bytes
 
 // Runs `make` without Python's lock, registers what it returns. None, or null with the Python error set.
 PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gather,

@@ -8,7 +8,7 @@
 namespace llcoll {
 namespace {
 
-// buffer_bytes(group_name, ..., table) -> the symmetric memory that each rank must give to create()
+// buffer_bytes(group_name, ..., pool_bytes) -> the symmetric memory that each rank must give to create()
 PyObject* buffer_bytes(PyObject*, PyObject* args) {
   OptionsText text;
   if (!PyArg_ParseTuple(args, LLC_OPTIONS_FORMAT, LLC_OPTIONS_ARGS(text))) return nullptr;
@@ -32,7 +32,7 @@ bool read_addresses(PyObject* list, std::vector<uint64_t>& addresses) {
 }
 
 // create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
-//        debug, first_epoch, table, device, buffers, multicast, bytes, all_gather)
+//        debug, first_epoch, table, pool_bytes, device, buffers, multicast, bytes, all_gather)
 PyObject* create(PyObject*, PyObject* args) {
   OptionsText text;
   CudaMemory memory;

@@ -32,9 +32,6 @@ bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& top
     case Algorithm::kOneShotSentinel:
     case Algorithm::kTwoShotSentinel:
       return is_floating(dtype);
-    case Algorithm::kOneShotLl:
-    case Algorithm::kTwoShotLl:
-      return topology.wide_packets;
     case Algorithm::kTwoShotLl128:
       return topology.line_atomics && op == ReduceOp::kSum &&
              (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);

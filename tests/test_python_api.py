@@ -153,8 +153,10 @@ def resolve(**given: Any) -> settings.Settings:
         "policy": "fast",
         "allow_low_precision": False,
         "scratch_bytes": None,
+        "pool_bytes": None,
+        "device": "cpu",
     }
-    return settings.resolve("cpu", **{**asked, **given}, group_timeout=77.0)
+    return settings.resolve(**{**asked, **given}, group_timeout=77.0)
 
 
 def test_where_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,6 +173,13 @@ def test_where_settings_come_from(monkeypatch: pytest.MonkeyPatch) -> None:
     given = resolve(timeout=timedelta(seconds=3), scratch_bytes=4096)
     assert (given.timeout, given.scratch_bytes) == (3.0, 4096)
     assert resolve(timeout=0).timeout == 0
+    assert (default.pool_bytes, resolve(device="cuda").pool_bytes) == (0, 64 << 20)
+    monkeypatch.setenv("LLCOLL_POOL_BYTES", "1M")
+    assert resolve(device="cuda").pool_bytes == 1 << 20
+    assert resolve(device="cuda", pool_bytes=0).pool_bytes == 0
+    assert resolve(device="cuda", pool_bytes=1000).pool_bytes == 1024
+    with pytest.raises(llcoll.LlcollError, match="pool_bytes is -1"):
+        resolve(pool_bytes=-1)
     monkeypatch.setenv("LLCOLL_POLICY", "invariant")
     assert resolve().policy == "invariant"
     monkeypatch.setenv("LLCOLL_POLICY", "fast")

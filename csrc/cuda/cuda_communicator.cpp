@@ -10,6 +10,7 @@
 
 #include "check.h"
 #include "cuda/exchange_launch.h"
+#include "cuda/host_check.h"
 #include "cuda/launch_plan.h"
 #include "cuda/line_plan.h"
 #include "cuda/probe.cuh"
@@ -61,6 +62,7 @@ class CudaCommunicator final : public Communicator {
     agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     agree_on_grid(all_gather);
     self_test(all_gather);
+    if (options_.debug) start_host_check(all_gather);
     selection_ = Selection(options_, topology_);
   }
 
@@ -80,6 +82,7 @@ class CudaCommunicator final : public Communicator {
   void run(const CollectiveCall& call) override {
     const std::lock_guard lock(mutex_);
     check_usable();
+    if (host_check_) host_check_->compare(call);
     if (call.kind != Collective::kAllReduce) {
       launch_exchange(call);
       return;
@@ -105,6 +108,7 @@ class CudaCommunicator final : public Communicator {
   }
 
   void abort(const std::string&) override {
+    if (host_check_) host_check_->abort();
     const DeviceScope scope(memory_.device);
     for (int r = 0; r < world_size(); ++r) {
       check_cuda(
@@ -117,7 +121,11 @@ class CudaCommunicator final : public Communicator {
       record_->valid = 1;
     }
   }
-  void announce_error(const std::string&) override {}
+  void announce_error(const std::string& what) override {
+    if (!host_check_ || closed_) return;
+    const std::lock_guard lock(mutex_);
+    host_check_->announce(what);
+  }
   void close() override { closed_ = true; }
 
   double time_in_kernel(void* buffer, size_t bytes, Algorithm algorithm, uint32_t iterations) {
@@ -127,6 +135,7 @@ class CudaCommunicator final : public Communicator {
     const uint32_t unit = protocol == kLl ? 8 : 16;
     check_that(algorithm == Algorithm::kOneShotLl || algorithm == Algorithm::kOneShotSentinel,
                "in-kernel repetition takes one_shot_ll or one_shot_sentinel, not ", name_of(algorithm));
+    check_that(protocol != kLl || topology_.wide_packets, "in-kernel repetition has no 8-byte packets");
     check_that(iterations > 0 && bytes > 0 && bytes % unit == 0 && reinterpret_cast<uintptr_t>(buffer) % unit == 0 &&
                    bytes / unit <= kMaxThreads,
                "in-kernel repetition takes 1 to ", kMaxThreads, " aligned units of ", unit, " bytes, got ", bytes,
@@ -187,13 +196,20 @@ class CudaCommunicator final : public Communicator {
     check_that(int(memory_.buffers.size()) == world_size(), "got ", memory_.buffers.size(), " buffers for ",
                world_size(), " ranks");
     layout_ = plan_cuda_buffer(options_);
-    check_that(memory_.bytes >= layout_.bytes, "the symmetric buffer has ", memory_.bytes, " bytes, needed ",
-               layout_.bytes);
+    check_that(memory_.bytes >= layout_.bytes + options_.pool_bytes, "the symmetric buffer has ", memory_.bytes,
+               " bytes, needed ", layout_.bytes + options_.pool_bytes);
+    pool_ = memory_.buffers[rank()] + memory_.bytes - options_.pool_bytes;
     check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&record_), sizeof(FailureRecord), cudaHostAllocMapped),
                "cudaHostAlloc");
     *record_ = FailureRecord{};
     check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
     check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
+    lay_out();
+  }
+
+  // Clears this rank's buffer and starts its records. Nobody may send before a round of the bootstrap behind it.
+  void lay_out() {
+    layout_ = plan_cuda_buffer(options_, topology_.wide_packets);
     char* own = reinterpret_cast<char*>(memory_.buffers[rank()]);
     check_cuda(cudaMemset(own, 0, layout_.bytes), "cudaMemset");
     for (int p = 0; p < kNumProtocols; ++p) {
@@ -229,6 +245,7 @@ class CudaCommunicator final : public Communicator {
         args.scratch.memory[r] = reinterpret_cast<char*>(memory_.buffers[r]) + layout_.offset[p];
         args.wait.controls[r] = control(r);
       }
+      args.symmetric.pool_offset = memory_.bytes - options_.pool_bytes - layout_.offset[p];
     }
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
   }
@@ -279,13 +296,29 @@ class CudaCommunicator final : public Communicator {
       check_that(result != 2, "stores from a peer did not arrive within 20 s");
     });
     topology_.line_atomics = layout_.shape[kLl128].slots_per_channel != 0 && topology_.compute_capability >= 90;
-    for (const std::string& one : gather(all_gather, world_size(), concat(result, lines_stay_whole_ ? "+" : "-"))) {
-      if (one[0] != '0') topology_.wide_packets = false;
-      if (one.back() != '+') topology_.line_atomics = false;
+    const char* wanted = std::getenv("LLCOLL_PACKET_BYTES");
+    const bool is_told = wanted != nullptr && std::strcmp(wanted, "8") == 0;
+    const std::string own = concat(result != 0 ? "torn" : (is_told ? "told" : "whole"), lines_stay_whole_ ? "+" : "-");
+    const std::vector<std::string> all = gather(all_gather, world_size(), own);
+    for (int r = 0; r < world_size(); ++r) {
+      if (all[r].back() != '+') topology_.line_atomics = false;
+      if (all[r].compare(0, 5, "whole") == 0) continue;
+      if (topology_.wide_packets && rank() == 0) {
+        const std::string reason = all[r][1] == 'e' ? concat("LLCOLL_PACKET_BYTES=8 on rank ", r)
+                                                    : concat("16-byte packets arrived torn at rank ", r);
+        std::fprintf(stderr, "llcoll: %s: LL uses 8-byte packets in group '%s', and the pool is staged\n",
+                     reason.c_str(), options_.group_name.c_str());
+      }
+      topology_.wide_packets = false;
     }
-    if (!topology_.wide_packets && rank() == 0) {
-      std::fprintf(stderr,
-                   "llcoll: 16-byte packets arrive torn between these GPUs; LL is off, sentinel and flag serve\n");
+    if (!topology_.wide_packets) agree(all_gather, rank(), "preparing 8-byte packets", [&] { lay_out(); });
+  }
+
+  void start_host_check(const AllGather& all_gather) {
+    try {
+      host_check_ = std::make_unique<HostCheck>(options_, all_gather);
+    } catch (const std::exception& error) {  // alike on every rank: ranks of several hosts share no host memory
+      if (rank() == 0) std::fprintf(stderr, "llcoll: LLCOLL_DEBUG=1 compares no calls: %s\n", error.what());
     }
   }
 
@@ -316,6 +349,16 @@ class CudaCommunicator final : public Communicator {
     launched_ = true;
   }
 
+  // Where peers find a tensor of this rank; 0: not in the pool, or off the alignment of whole units, or the link would
+  // tear the word that says so.
+  uint32_t place_of(const void* tensor, uint64_t num_bytes) const {
+    const uint64_t offset = reinterpret_cast<uint64_t>(tensor) - pool_;
+    const bool inside = offset < options_.pool_bytes && num_bytes <= options_.pool_bytes - offset;
+    return inside && offset % kPlaceBytes == 0 && topology_.wide_packets
+               ? static_cast<uint32_t>(offset / kPlaceBytes + 1)
+               : 0;
+  }
+
   void launch(const CollectiveCall& call) {
     const LaunchPlan plan = plan_launch(call, world_size(), layout_, max_channels_);
     check_that(plan.kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
@@ -323,6 +366,10 @@ class CudaCommunicator final : public Communicator {
     args.message = plan.message;
     args.plan = plan.cut;
     args.op = call.op;
+    if (plan.protocol == kFlag) {
+      args.symmetric.input = place_of(call.input, plan.message.num_bytes);
+      args.symmetric.output = place_of(call.output, plan.message.num_bytes);
+    }
     args.wait.algorithm = static_cast<int32_t>(call.algorithm);
     enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
   }
@@ -362,8 +409,10 @@ class CudaCommunicator final : public Communicator {
   CudaLayout layout_{};
   Topology topology_;
   Selection selection_;
+  std::unique_ptr<HostCheck> host_check_;  // debug mode
   KernelArgs args_[kNumProtocols]{};
   FailureRecord* record_ = nullptr;
+  uint64_t pool_ = 0;  // address of this rank's
   uint32_t max_channels_ = 1;
   bool lines_stay_whole_ = true;  // between this rank's GPU and every other rank's
   bool dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
@@ -381,7 +430,8 @@ class CudaCommunicator final : public Communicator {
 
 }  // namespace
 
-uint64_t cuda_buffer_bytes(const Options& options) { return plan_cuda_buffer(options).bytes; }
+// The pool is the end of the buffer.
+uint64_t cuda_buffer_bytes(const Options& options) { return plan_cuda_buffer(options).bytes + options.pool_bytes; }
 
 std::shared_ptr<Communicator> make_cuda_communicator(const Options& options, const CudaMemory& memory,
                                                      const AllGather& all_gather) {

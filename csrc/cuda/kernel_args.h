@@ -14,11 +14,13 @@ struct KernelArgs {
   DeviceWait wait;
   ReduceOp op;
   uint32_t line_slots;  // LL128: line_slots_of the scratch
+  Symmetric symmetric;  // flag protocol
 };
 static_assert(sizeof(KernelArgs) <= 4096, "the limit of kernel parameters");
 
 // Two CTAs of this size fit on an SM by the kernels' launch bounds: the residency cap counts on it.
 inline constexpr int kMaxThreads = 512;
+inline constexpr int kMaxPullThreads = 256;
 inline constexpr int kMinCtasPerSm = 2;
 
 using CudaKernel = void (*)(KernelArgs);
@@ -35,6 +37,7 @@ struct CudaKernelKey {
 CudaKernel find_one_shot_ll(const CudaKernelKey& key);
 CudaKernel find_one_shot_sentinel(const CudaKernelKey& key);
 CudaKernel find_one_shot_flag(const CudaKernelKey& key);
+CudaKernel find_ll_narrow(bool two_shot, DType dtype);
 CudaKernel find_two_shot_ll(const CudaKernelKey& key);
 CudaKernel find_two_shot_sentinel(const CudaKernelKey& key);
 CudaKernel find_two_shot_flag(const CudaKernelKey& key);

@@ -22,9 +22,11 @@ struct ProtocolFacts {
 // Must agree with the protocol headers, whose CUDA instances only nvcc sees; launch.cuh asserts it.
 constexpr ProtocolFacts kFacts[kNumProtocols] = {
     {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}, {16, 16, 3, true, "LL128"}};
+constexpr uint32_t kNarrowLlBuffers = 3;
 
-ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks) {
-  const ProtocolFacts& facts = kFacts[p];
+ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks, bool wide_packets) {
+  ProtocolFacts facts = kFacts[p];
+  if (p == kLl && !wide_packets) facts.num_buffers = kNarrowLlBuffers;
   ScratchShape shape{};
   shape.num_channels = kMaxChannels;
   shape.num_buffers = facts.num_buffers;
@@ -72,12 +74,13 @@ uint32_t threads_for(uint32_t part, uint32_t max_channels) {
   return part <= 256 * max_channels ? 256 : kMaxThreads;
 }
 
-CudaLayout plan_cuda_buffer(const Options& options) {
+CudaLayout plan_cuda_buffer(const Options& options, bool wide_packets) {
   const uint64_t budget = options.scratch_bytes == 0 ? kDefaultScratch : options.scratch_bytes;
   CudaLayout layout{};
-  layout.shape[kLl] = shape_for(kLl, budget / 4, options.world_size);
-  layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, options.world_size);
-  layout.shape[kFlag] = shape_for(kFlag, budget / 8 * 3, options.world_size);
+  layout.wide_packets = wide_packets;
+  layout.shape[kLl] = shape_for(kLl, budget / 4, options.world_size, wide_packets);
+  layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, options.world_size, wide_packets);
+  layout.shape[kFlag] = shape_for(kFlag, budget / 8 * 3, options.world_size, wide_packets);
   layout.shape[kLl128] = plan_line_scratch(budget / 8, options.world_size);
   layout.low_precision = options.allow_low_precision;
   uint64_t at = sizeof(DeviceControl);
@@ -103,10 +106,13 @@ LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayo
   const uint32_t regions = facts.push ? push_regions(two ? 2 : 1, num_ranks) : pull_regions(two ? 2 : 1, num_ranks);
   const uint32_t max_chunk = layout.shape[plan.protocol].slots_per_channel / regions / kStrideUnits * kStrideUnits;
   plan.num_threads = threads_for(part, max_channels);
+  if (plan.protocol == kFlag) plan.num_threads = std::min<uint32_t>(plan.num_threads, kMaxPullThreads);
   plan.num_channels = std::clamp<uint32_t>((part + plan.num_threads - 1) / plan.num_threads, 1, max_channels);
   plan.cut = make_plan(units, num_parts, plan.num_channels, max_chunk);
   const bool once = plan.cut.num_chunks == 1 && plan.cut.per_channel <= plan.num_threads;
-  plan.kernel = find(call.algorithm, {call.dtype, call.op, num_ranks, once});
+  plan.kernel = plan.protocol == kLl && !layout.wide_packets
+                    ? find_ll_narrow(two, call.dtype)
+                    : find(call.algorithm, {call.dtype, call.op, num_ranks, once});
   plan.message = make_message(call.input, call.output, bytes, element_bytes(call.dtype), int(facts.unit_bytes),
                               aligned(call.input, facts.unit_bytes), aligned(call.output, facts.unit_bytes));
   return plan;

@@ -16,9 +16,10 @@ struct CudaLayout {
   uint64_t offset[kNumProtocols];
   uint64_t test_offset;
   bool low_precision;  // LL128 adds 16-bit types in their own precision
+  bool wide_packets;  // false: LL in 8-byte packets, and three buffers
   uint64_t bytes;
 };
-CudaLayout plan_cuda_buffer(const Options& options);
+CudaLayout plan_cuda_buffer(const Options& options, bool wide_packets = true);
 
 // Threads per CTA for a part of so many units.
 uint32_t threads_for(uint32_t part, uint32_t max_channels);

@@ -1,5 +1,5 @@
-#include "cuda/launch.cuh"
+#include "cuda/launch_pull.cuh"
 
 namespace llcoll {
-CudaKernel find_one_shot_flag(const CudaKernelKey& key) { return find_kernel<Flag, false, false>(key); }
+CudaKernel find_one_shot_flag(const CudaKernelKey& key) { return find_pull<false>(key); }
 }  // namespace llcoll

@@ -1,5 +1,5 @@
-#include "cuda/launch.cuh"
+#include "cuda/launch_pull.cuh"
 
 namespace llcoll {
-CudaKernel find_two_shot_flag(const CudaKernelKey& key) { return find_kernel<Flag, true, false>(key); }
+CudaKernel find_two_shot_flag(const CudaKernelKey& key) { return find_pull<true>(key); }
 }  // namespace llcoll

@@ -23,6 +23,7 @@ def create(
     debug: bool,
     first_epoch: int,
     table: str,
+    pool_bytes: int,
     all_gather: Callable[[bytes], list[bytes]],
     /,
 ) -> None: ...

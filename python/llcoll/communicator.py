@@ -158,6 +158,7 @@ def _make(communicator: Communicator, exchange: Exchange) -> None:
         chosen.debug,
         chosen.first_epoch,
         communicator.table.text,
+        chosen.pool_bytes,
     )
     if chosen.device == "cuda":
         arguments += memory.map_cuda(communicator, exchange, arguments)
@@ -172,6 +173,7 @@ def init(
     policy: str = "fast",
     allow_low_precision: bool = False,
     scratch_bytes: int | None = None,
+    pool_bytes: int | None = None,
 ) -> Communicator:
     """Makes the group's communicator for a device type. Collective over the group.
 
@@ -186,6 +188,7 @@ def init(
     policy: "fast", or "invariant": only algorithms whose bits never vary.
     allow_low_precision: lets "fast" add 16-bit types in their own precision.
     scratch_bytes: the budget of memory for messages on their way.
+    pool_bytes: memory for tensors of llcoll.empty on CUDA, 64 MiB by default, 0 for none.
     """
     process_group = _find_process_group(group)
     exchange: Exchange | None = None
@@ -201,6 +204,7 @@ def init(
             policy,
             allow_low_precision,
             scratch_bytes,
+            pool_bytes,
             group_timeout(process_group),
         )
         return chosen.as_dict()
@@ -237,7 +241,7 @@ def init(
     return communicator
 
 
-def find(group: Any = None, device_type: str | None = None) -> Communicator:
+def find_or_none(group: Any = None, device_type: str | None = None) -> Communicator | None:
     """The group's communicator; where it has two and no type is given, the CUDA one."""
     name = _key_of(group)
     found = [
@@ -246,14 +250,20 @@ def find(group: Any = None, device_type: str | None = None) -> Communicator:
         if (c.is_default if name is None else c.group_name == name)
         and device_type in (None, c.device_type)
     ]
-    if not found:
+    return max(found, key=lambda c: c.device_type, default=None)
+
+
+def find(group: Any = None, device_type: str | None = None) -> Communicator:
+    """The same where there must be one."""
+    found = find_or_none(group, device_type)
+    if found is None:
         known = ", ".join(repr(c) for c in _communicators.values()) or "none"
         raise LlcollError(
-            f"no communicator for group {name or 'default'!r}"
+            f"no communicator for group {_key_of(group) or 'default'!r}"
             f"{'' if device_type is None else ' on ' + device_type}; call llcoll.init() on every "
             f"rank of the group first (initialised here: {known})"
         )
-    return max(found, key=lambda c: c.device_type)
+    return found
 
 
 def shutdown(group: Any = None, *, device: str | torch.device | None = None) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from . import _C
 from ._errors import LlcollError
+from .pool import round_up
 
 POLICIES = ("fast", "invariant")
 
@@ -23,6 +24,7 @@ class Settings:
     policy: str
     allow_low_precision: bool
     scratch_bytes: int  # 0: the backend's default
+    pool_bytes: int  # 0: no pool
     algorithm: str  # LLCOLL_ALGORITHM, or "auto"
     debug: bool
     first_epoch: int  # for tests: just below a counter's wrap
@@ -52,18 +54,19 @@ def _seconds(what: str, value: Any) -> float:
     return seconds
 
 
+_DEFAULT_POOL = 64 << 20
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
 
 
-def _size(what: str, value: Any) -> int:
+def _size(what: str, value: Any, least: int = 1) -> int:
     text = str(value).strip().lower().removesuffix("b").removesuffix("i")
     unit = _UNITS.get(text[-1:], 1)
     try:
         size = int(text[:-1] if unit > 1 else text) * unit
     except ValueError:
         raise LlcollError(f"{what} is {value!r}; it must be a number of bytes, or 16M") from None
-    if size <= 0:
-        raise LlcollError(f"{what} is {value!r}; it must be more than 0")
+    if size < least:
+        raise LlcollError(f"{what} is {value!r}; it must be {least} or more")
     return size
 
 
@@ -73,6 +76,7 @@ def resolve(
     policy: str,
     allow_low_precision: bool,
     scratch_bytes: int | None,
+    pool_bytes: int | None,
     group_timeout: float,
 ) -> Settings:
     """An argument that is given beats the environment, which beats the default."""
@@ -92,12 +96,18 @@ def resolve(
         size = _size("scratch_bytes", scratch_bytes)
     elif (text := _environment("SCRATCH_BYTES")) is not None:
         size = _size("LLCOLL_SCRATCH_BYTES", text)
+    pool = _DEFAULT_POOL if torch.device(device).type == "cuda" else 0
+    if pool_bytes is not None:
+        pool = _size("pool_bytes", pool_bytes, least=0)
+    elif (text := _environment("POOL_BYTES")) is not None:
+        pool = _size("LLCOLL_POOL_BYTES", text, least=0)
     return Settings(
         device=device,
         timeout=seconds,
         policy="invariant" if "invariant" in policies else "fast",
         allow_low_precision=bool(allow_low_precision),
         scratch_bytes=size,
+        pool_bytes=round_up(pool),
         algorithm=_choice(
             "LLCOLL_ALGORITHM", _environment("ALGORITHM") or "auto", tuple(_C.algorithms())
         ),

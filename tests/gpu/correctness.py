@@ -5,9 +5,12 @@ python -m llcoll.loopback -n 4 tests/gpu/correctness.py [--calls N] [--short] [p
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import time
+from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -32,6 +35,7 @@ LIST = (0, 1, 2, 3, 7, 8, 9, 16, 17, 31, 33, 1024, 8191, 8192, 8195, 65537, 1 <<
 OVER_POWERS = tuple((1 << k) + 1 for k in range(2, 20))
 POOL = (1 << 20) + 17 + 64
 TYPES = tuple(reference.TYPES)
+LL = ("one_shot_ll", "two_shot_ll")
 
 
 def ops_for(dtype: str) -> tuple[str, ...]:
@@ -188,42 +192,227 @@ def plans(world: World) -> str:
     return checks.finish()
 
 
+class Maker:
+    """Tensors in the pool or elsewhere, at this rank's own whim; some live on for a while."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.rng = random.Random(seed + world.rank)
+        self.kept: list[torch.Tensor] = []
+
+    def tensor(self, numel: int, dtype: torch.dtype, in_pool: bool | None = None) -> torch.Tensor:
+        # Freed in another order on every rank, so that the same tensor lies at another offset.
+        while len(self.kept) > 3 or (self.kept and self.rng.random() < 0.5):
+            del self.kept[self.rng.randrange(len(self.kept))]
+        if in_pool is None:
+            in_pool = self.rng.random() < 0.6
+        if not in_pool:
+            return torch.empty(numel, dtype=dtype, device=self.world.device)
+        shift = self.rng.choice((0, 0, 0, 16 // dtype.itemsize, 1))  # 1: off the units, staged
+        base = llcoll.empty(numel + shift, dtype=dtype, device=self.world.device)
+        if self.rng.random() < 0.3:
+            self.kept.append(base)
+        return base[shift:]
+
+
 def symmetric(world: World) -> str:
-    """Tensors of llcoll.empty on some ranks, ordinary ones on others: nobody else can tell."""
-    own_rng = random.Random(2000 + world.rank)
+    """Tensors of llcoll.empty on some ranks, ordinary ones on others: nobody else can tell.
+
+    What a call has read is overwritten right after it, and results are taken where they lie.
+    """
     rng = random.Random(8)
+    maker = Maker(world, 2000)
     checks = Checks(world)
-    for _ in range(20 if world.args.short else 400):
-        dtype = rng.choice(("float32", "bfloat16", "int32"))
-        algorithm = rng.choice(
-            [a for a in algorithms_for(dtype) if "ll" not in a or rng.random() < 0.3]
-        )
-        numel = rng.choice((8, 64, 1000, 4096, 65536, 1 << 18, (1 << 18) + 3))
+    algorithms = ("one_shot_flag", "two_shot_flag")
+    for idx in range(30 if world.args.short else 1500):
+        dtype = rng.choice(("float32", "bfloat16", "int32", "float16"))
+        algorithm = rng.choice(algorithms if idx % 5 else algorithms_for(dtype))
+        numel = rng.choice((1, 8, 63, 64, 1000, 4096, 65536, 1 << 18, (1 << 18) + 3, 1 << 20))
+        if numel > 70000 and rng.random() < 0.7:
+            numel = 4096
         pool = world.pool(dtype, POOL)
         offset = rng.randint(0, POOL - numel)
-        make = own_rng.choice((llcoll.empty, torch.empty))
-        x = make(numel, dtype=pool.dtype, device=world.device)
+        everywhere = rng.choice((None, None, True))
+        x = maker.tensor(numel, pool.dtype, everywhere)
         bits(x).copy_(bits(pool.own[offset : offset + numel]))
         want = pool.expected("sum")[offset : offset + numel]
-        if own_rng.random() < 0.02:
+        if maker.rng.random() < 0.02:
             world.delay(1)
         form = rng.randint(0, 2)
-        label = f"{algorithm} {dtype} {numel} {make.__module__} form {form}"
+        label = f"{algorithm} {dtype} {numel} pool={everywhere} form {form} call {idx}"
         if form == 0:
             ops.all_reduce_(x, algorithm=algorithm)
-            checks.compare(x, want, label)
+            y = x.clone()
+            bits(x).fill_(0x5B)
         elif form == 1:
-            y = own_rng.choice((llcoll.empty, torch.empty))(
-                numel, dtype=pool.dtype, device=world.device
-            )
+            y = maker.tensor(numel, pool.dtype, everywhere)
             ops.all_reduce_out(x, algorithm=algorithm, out=y)
             bits(x).fill_(0x5B)
-            checks.compare(y, want, label)
         else:
             y = ops.all_reduce(x, algorithm=algorithm)
             bits(x).fill_(0x5B)
-            checks.compare(y, want, label)
+        checks.compare(y, want, label)
     return checks.finish()
+
+
+def symmetric_chunks(world: World) -> str:
+    """The same over several epochs of one launch, and a pool that is full, or is not there."""
+    rng = random.Random(28)
+    checks = Checks(world)
+    small = world.group(scratch_bytes=world.args.small_scratch, pool_bytes=48 << 20)
+    none = world.group(scratch_bytes=8 << 20, pool_bytes=0)
+    numel = 600_011 if world.args.short else 3_000_017
+    pool = world.pool("float32", numel)
+    for idx in range(6 if world.args.short else 40):
+        group = none if idx % 8 == 7 else small
+        size = rng.choice((numel, numel // 2 + 1, 5, 1 << 18, numel - 1))
+        algorithm = rng.choice(("one_shot_flag", "two_shot_flag"))
+        in_pool = (idx + world.rank) % 3 != 0
+        if in_pool:
+            x = llcoll.empty(size, dtype=torch.float32, device=world.device, group=group)
+        else:
+            x = torch.empty(size, dtype=torch.float32, device=world.device)
+        x.copy_(pool.own[:size])
+        if rng.random() < 0.5:
+            ops.all_reduce_(x, "sum", group.group_name, algorithm=algorithm)
+            y = x
+        else:
+            y = torch.empty_like(x)
+            if in_pool and group is small:
+                y = llcoll.empty(size, dtype=torch.float32, device=world.device, group=group)
+            ops.all_reduce_out(x, "sum", group.group_name, algorithm=algorithm, out=y)
+            x.fill_(3)
+        checks.compare(y, pool.expected("sum")[:size], f"{algorithm} {size} {in_pool} call {idx}")
+    if world.on_gpu:
+        held = llcoll.empty(40 << 20, dtype=torch.uint8, device=world.device, group=small)
+        try:
+            llcoll.empty(40 << 20, dtype=torch.uint8, device=world.device, group=small)
+        except llcoll.LlcollError as error:
+            if str(40 << 20) not in str(error):
+                raise
+        else:
+            raise AssertionError("the pool gave what it does not have")
+        view = held[5:].view(-1)[1:]
+        del held  # the view holds the memory
+        try:
+            llcoll.empty(40 << 20, dtype=torch.uint8, device=world.device, group=small)
+        except llcoll.LlcollError:
+            del view
+        else:
+            raise AssertionError("the pool gave away memory that a view still uses")
+        llcoll.empty(40 << 20, dtype=torch.uint8, device=world.device, group=small)
+    world.sync()
+    del x, y
+    world.drop(small)
+    world.drop(none)
+    return checks.finish()
+
+
+def symmetric_graphs(world: World) -> str:
+    """Zero copy replayed: in-place calls back to back, with inputs that change in between."""
+    if not world.on_gpu:
+        return "no graphs on the CPU"
+    rng = random.Random(18)
+    checks = Checks(world)
+    for algorithm in ("one_shot_flag", "two_shot_flag"):
+        for dtype, numel in (("float32", 1000), ("bfloat16", 65536), ("float32", 1 << 18)):
+            pool = world.pool(dtype, POOL)
+            in_pool = [(world.rank + which) % 3 != 0 for which in range(3)]
+            x, y, z = (
+                llcoll.empty(numel, dtype=pool.dtype, device=world.device)
+                if p
+                else torch.empty(numel, dtype=pool.dtype, device=world.device)
+                for p in in_pool
+            )
+            source = torch.empty(numel, dtype=pool.dtype, device=world.device)
+            for t in (x, y, z, source):
+                bits(t).fill_(0)
+            graph = torch.cuda.CUDAGraph()
+            world.sync()
+            with torch.cuda.graph(graph):
+                x.copy_(source)
+                ops.all_reduce_(x, algorithm=algorithm)
+                z.copy_(x)
+                x.copy_(source)  # a peer that still read the last input would see this
+                ops.all_reduce_out(x, algorithm=algorithm, out=y)
+                bits(x).fill_(0x5B)
+            for replay in range(3 if world.args.short else 20):
+                offset = rng.randint(0, POOL - numel)
+                source.copy_(pool.own[offset : offset + numel])
+                if (replay + world.rank) % 7 == 0:
+                    world.delay(0.5)
+                graph.replay()
+                want = pool.expected("sum")[offset : offset + numel]
+                checks.compare(z, want, f"{algorithm} {dtype} {numel} in place, replay {replay}")
+                checks.compare(y, want, f"{algorithm} {dtype} {numel} into, replay {replay}")
+            world.sync()
+            del graph
+    return checks.finish()
+
+
+def set_for(name: str, value: str, make: Callable[[], Any]) -> Any:
+    os.environ[name] = value
+    try:
+        return make()
+    finally:
+        del os.environ[name]
+
+
+def narrow_packets(world: World) -> str:
+    """LL in 8-byte packets, as over PCIe, across the wrap of their 4-byte flag."""
+    rng = random.Random(38)
+    checks = Checks(world)
+    for first_epoch in (0, (1 << 32) - 40):
+        group = set_for(
+            "LLCOLL_PACKET_BYTES",
+            "8",
+            lambda epoch=first_epoch: world.group(scratch_bytes=8 << 20, first_epoch=epoch),
+        )
+        caller = Caller(world, checks, 38, group.group_name)
+        for _ in range(20 if world.args.short else 200):
+            dtype = rng.choice(TYPES)
+            algorithm = rng.choice(algorithms_for(dtype) if rng.random() < 0.3 else LL)
+            numel = rng.choice((1, 7, 64, 1000, 8195, 65537))
+            if (rng.randint(0, 20) + world.rank) % 20 == 0:
+                world.delay(0.3)
+            op = rng.choice(ops_for(dtype))
+            caller.call(algorithm, world.pool(dtype, POOL), op, rng.randint(0, POOL - numel), numel)
+        world.drop(group)
+    return checks.finish()
+
+
+def debug_mode(world: World) -> str:
+    """Ranks that make different calls are told so, all of them, and nothing was sent."""
+    group = set_for("LLCOLL_DEBUG", "1", lambda: world.group(scratch_bytes=8 << 20))
+    name = group.group_name
+    checks = Checks(world)
+    caller = Caller(world, checks, 39, name)
+    pool = world.pool("float32", POOL)
+    x = pool.own[: 1000 + (world.rank == 0)]
+    wrong = (
+        lambda: ops.all_reduce(x, group_name=name),
+        lambda: ops.all_reduce(x[:9], "max" if world.rank == 0 else "sum", name),
+        lambda: ops.all_reduce(x[:9].double() if world.rank == 0 else x[:9], group_name=name),
+        lambda: ops.all_reduce(
+            x[:9], group_name=name, algorithm=("one_shot_ll", "one_shot_flag")[world.rank == 0]
+        ),
+        lambda: ops.all_reduce(x[:9], "median" if world.rank == 0 else "sum", name),
+    )
+    for idx, call in enumerate(wrong):
+        caller.call("auto", pool, "sum", idx, 500)
+        try:
+            call()
+        except RuntimeError as error:
+            text = str(error)
+        else:
+            raise AssertionError(f"different calls {idx}: no error on rank {world.rank}")
+        own_fault = idx == 4 and world.rank == 0
+        if not own_fault and (not text.startswith("CollectiveMismatch") or "rank 0: " not in text):
+            raise AssertionError(f"different calls {idx}: {text}")
+    caller.call("auto", pool, "sum", 5, 700)
+    result = checks.finish()
+    world.drop(group)
+    return result
 
 
 def streams(world: World) -> str:
@@ -361,6 +550,10 @@ PARTS = (
     wraps,
     plans,
     symmetric,
+    symmetric_chunks,
+    symmetric_graphs,
+    narrow_packets,
+    debug_mode,
     streams,
     barriers,
     graphs,

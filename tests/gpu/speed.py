@@ -54,9 +54,11 @@ class Bench:
         symmetric_memory.rendezvous(self.pool, name)
         try:
             self.own_pool = llcoll.empty(16 * MIB, dtype=torch.uint8, device=world.device)
+            self.own_output = llcoll.empty(16 * MIB, dtype=torch.uint8, device=world.device)
         except RuntimeError as error:
             world.say(f"ordinary memory stands in for llcoll.empty: {error}")
             self.own_pool = torch.empty(16 * MIB, dtype=torch.uint8, device=world.device)
+            self.own_output = torch.empty_like(self.own_pool)
         self.stream = torch.cuda.Stream()
         self.gate = torch.ones(16, device=world.device)
 
@@ -107,6 +109,10 @@ class Bench:
         for algorithm in ("auto", "one_shot_flag", "two_shot_flag"):
             calls[algorithm] = fresh(algorithm)
             calls[f"{algorithm} in place"] = in_place(algorithm)
+        into = self.own_output[:num_bytes].view(x.dtype)
+        calls["two_shot_flag into"] = lambda: ops.all_reduce_out(
+            own, algorithm="two_shot_flag", out=into
+        )
         calls["torch one_shot"] = lambda: torch_ops.one_shot_all_reduce(theirs, "sum", name)
         calls["torch two_shot_"] = lambda: torch_ops.two_shot_all_reduce_(theirs, "sum", name)
         return calls

@@ -30,6 +30,13 @@ LLC_FN void load_relaxed_16(const void* at, uint64_t& low, uint64_t& high) {
                : "l"(at)
                : "memory");
 }
+// Orders what the same thread, and behind a CTA barrier its CTA, reads after it: no fence besides.
+LLC_FN void load_acquire_16(const void* at, uint64_t& low, uint64_t& high) {
+  asm volatile("{ .reg .b128 t; ld.acquire.sys.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
+               : "=l"(low), "=l"(high)
+               : "l"(at)
+               : "memory");
+}
 LLC_FN void store_relaxed_4(uint32_t* at, uint32_t value) {
   asm volatile("st.relaxed.sys.global.b32 [%0], %1;" ::"l"(at), "r"(value) : "memory");
 }
@@ -173,6 +180,7 @@ inline constexpr uint64_t kStopWaiting = uint64_t{1} << 63;
 inline constexpr uint64_t kPublished = uint64_t{1} << 62;
 inline constexpr uint64_t kPublishAfterNs = 1'000'000;
 inline constexpr uint64_t kGraceNs = 200'000'000;
+inline constexpr uint64_t kBeatNs = 20'000'000;
 
 LLC_COLD_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint64_t epoch) {
   volatile FailureRecord* record = wait.record;
@@ -185,9 +193,29 @@ LLC_COLD_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint
   record->valid = 1;
 }
 
+// Whoever learns of an abort tells the others before it leaves: a peer that reads this rank's memory must know of it by
+// the time that it sees what is written there afterwards. The first word stays.
+LLC_COLD_FN void pass_on_abort(const DeviceWait& wait, uint32_t word) {
+  for (int r = 0; r < wait.num_ranks; ++r) {
+    uint32_t* at = &wait.controls[r]->aborted;
+    if (ptx::load_relaxed_4(at) == 0) ptx::store_relaxed_4(at, word);
+  }
+  ptx::fence_acq_rel_sys();
+}
+
+// Whom `rank` awaits, 0 where it awaits nobody or does not live: a living waiter's beat changes every 1024 polls.
+LLC_COLD_FN int living_awaits(const DeviceWait& wait, int rank) {
+  const uint32_t beat = ptx::load_relaxed_4(&wait.controls[rank]->beat);
+  for (const uint64_t start = ptx::global_ns(); ptx::load_relaxed_4(&wait.controls[rank]->beat) == beat;) {
+    if (ptx::global_ns() - start > kBeatNs) return 0;
+  }
+  return static_cast<int>(ptx::load_relaxed_4(&wait.controls[rank]->awaited));
+}
+
 LLC_COLD_FN uint64_t wait_longer(const DeviceWait& wait, uint64_t state, int source, uint64_t epoch) {
   const uint32_t aborted = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
   if (aborted != 0) {
+    pass_on_abort(wait, aborted);
     tell_host(wait, static_cast<int>(aborted) - 1, source, epoch);
     return state | kStopWaiting;
   }
@@ -196,15 +224,16 @@ LLC_COLD_FN uint64_t wait_longer(const DeviceWait& wait, uint64_t state, int sou
   const uint64_t waited = now - (state & ~kPublished);
   if (waited > kPublishAfterNs) {  // again each time: of a batch of sources, the one still missing changes
     ptx::store_relaxed_4(&wait.controls[wait.rank]->awaited, static_cast<uint32_t>(source + 1));
+    ptx::store_relaxed_4(&wait.controls[wait.rank]->beat, static_cast<uint32_t>(now));
     state |= kPublished;
   }
   if (wait.timeout_ns == 0 || waited < wait.timeout_ns + kGraceNs) return state;
-  const int culprit = find_culprit(wait.rank, source, wait.num_ranks, [&](int r) {
-    return static_cast<int>(ptx::load_relaxed_4(&wait.controls[r]->awaited));
-  });
-  for (int r = 0; r < wait.num_ranks; ++r) {
-    ptx::store_relaxed_4(&wait.controls[r]->aborted, static_cast<uint32_t>(culprit + 1));
-  }
+  const int found = find_culprit(wait.rank, source, wait.num_ranks, [&](int r) { return living_awaits(wait, r); });
+  // A peer that gave up meanwhile does not live either, but has said whom it found.
+  const uint32_t told = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
+  const uint32_t word = told != 0 ? told : static_cast<uint32_t>(found + 1);
+  pass_on_abort(wait, word);
+  const int culprit = static_cast<int>(word) - 1;
   tell_host(wait, culprit, source, epoch);
   return state | kStopWaiting;
 }
@@ -223,6 +252,7 @@ struct DeviceMemory {
   static constexpr int kFlagBuffers = 2;
   static constexpr uint32_t kPollsPerBurst = 1024;
   static constexpr int kPeerBatch = 4;  // peers that one item of a phase loop serves: their round trips overlap
+  static constexpr bool kGridEndReleases = true;
   struct Patience {
     uint64_t state = 0;
     uint32_t polls = 0;
@@ -256,6 +286,11 @@ struct DeviceMemory {
   LLC_FN Bytes<4> load_unit(const Bytes<4>* at) const { return {{ptx::load_relaxed_4(&at->words[0])}}; }
   LLC_FN void store_unit(Bytes<8>* at, Bytes<8> u) const { ptx::store_relaxed_8(at, __builtin_bit_cast(uint64_t, u)); }
   LLC_FN Bytes<8> load_unit(const Bytes<8>* at) const { return __builtin_bit_cast(Bytes<8>, ptx::load_relaxed_8(at)); }
+  LLC_FN Packet load_packet_acquire(const Packet* at) const {
+    Packet p;
+    ptx::load_acquire_16(at, p.payload, p.flag);
+    return p;
+  }
   LLC_FN void store_unit(Bytes<16>* at, Bytes<16> u) const {
     ptx::store_relaxed_16(at, u.words[0] | uint64_t{u.words[1]} << 32, u.words[2] | uint64_t{u.words[3]} << 32);
   }
@@ -325,6 +360,7 @@ struct DeviceMemory {
   LLC_FN bool aborted() const {
     const uint32_t word = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
     if (word == 0) return false;
+    pass_on_abort(wait, word);
     tell_host(wait, static_cast<int>(word) - 1, wait.rank, 0);
     return true;
   }

@@ -14,7 +14,8 @@ struct DeviceControl {
   uint32_t aborted;  // 1 + culprit; 0: none; kUserAbort
   uint32_t padding[31];
   uint32_t awaited;  // 1 + whom the owner has been awaiting for long; 0: nobody
-  uint32_t padding2[31];
+  uint32_t beat;     // changes while the owner awaits somebody: a dead one leaves its `awaited` behind
+  uint32_t padding2[30];
 };
 static_assert(sizeof(DeviceControl) == 256);
 

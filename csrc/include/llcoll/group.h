@@ -8,6 +8,7 @@
 //   kLineLanes      members that share a 128-byte line (ll128.h); first_of_line(x): the x of the line's first member;
 //                   all_lanes(b), any_lane(b): votes of the members that poll as one
 //   last_receive()  nothing after this waits for a peer: dependent launches may start
+//   board(k)        one of 2 * kMaxRanks words that all members see; a barrier stands between writing and reading
 #pragma once
 
 #include "llcoll/word.h"
@@ -34,6 +35,12 @@ struct Solo {
   }
 };
 
+// With a board, which costs the others nothing.
+struct SoloWithBoard : Solo {
+  mutable uint64_t words[2 * kMaxRanks];
+  LLC_FN uint64_t& board(int k) const { return words[k]; }
+};
+
 #if defined(__CUDACC__)
 // All threads of a CTA; the CTA index is the channel.
 template <bool once>
@@ -50,6 +57,10 @@ struct Cta {
   LLC_FN uint32_t first_of_line(uint32_t x) const { return __shfl_sync(0xFFFFFFFFu, x, 0, 8); }
   LLC_FN bool all_lanes(bool value) const { return __all_sync(0xFFFFFFFFu, value); }
   LLC_FN bool any_lane(bool value) const { return __any_sync(0xFFFFFFFFu, value); }
+  LLC_FN uint64_t& board(int k) const {
+    __shared__ uint64_t words[2 * kMaxRanks];
+    return words[k];
+  }
   LLC_FN void last_receive() const {
 #if __CUDA_ARCH__ >= 900
     if (trigger_dependents) cudaTriggerProgrammaticLaunchCompletion();

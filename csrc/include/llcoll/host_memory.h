@@ -46,6 +46,7 @@ struct HostMemory {
   static constexpr int kFlagBuffers = 64;
   static constexpr uint32_t kPollsPerBurst = 64;
   static constexpr int kPeerBatch = 1;  // peers that one item of a phase loop serves: one thread overlaps nothing
+  static constexpr bool kGridEndReleases = false;
   using Patience = HostWait::Patience;
 
   HostWait* wait;
@@ -60,6 +61,7 @@ struct HostMemory {
     p.payload = __atomic_load_n(&at->payload, __ATOMIC_RELAXED);
     return p;
   }
+  LLC_FN Packet load_packet_acquire(const Packet* at) const { return load_packet(at); }
 
   // One 8-byte access each.
   LLC_FN void store_narrow(NarrowPacket* at, NarrowPacket packet) const {

@@ -26,7 +26,7 @@ struct alignas(16) Record {
 };
 static_assert(sizeof(Record) == 16);
 
-inline constexpr int kNumPhases = 2;
+inline constexpr int kNumPhases = 3;  // of ready words: two exchanges, and the exit of a pull
 
 // Regions start on 128-byte lines of 16-byte slots.
 inline constexpr uint32_t kStrideUnits = 8;
@@ -69,6 +69,15 @@ struct Scratch {
   LLC_FN Record* record(uint32_t channel) const {
     return reinterpret_cast<Record*>(memory[rank] + shape.records_offset()) + channel;
   }
+};
+
+// The group's symmetric pool, behind the scratch in the same buffer, and where in it a rank's own tensors lie. A place
+// is 1 + the offset in units of kPlaceBytes, 0 for a tensor elsewhere: what a ready word carries.
+inline constexpr uint32_t kPlaceBytes = 16;
+struct Symmetric {
+  uint64_t pool_offset;  // from a rank's scratch to its pool, the same on every rank
+  uint32_t input;
+  uint32_t output;
 };
 
 // How a message is cut. Made by the launcher, the same on every rank, since it depends on sizes and grid alone.

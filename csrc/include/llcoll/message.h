@@ -21,6 +21,10 @@ struct Message {
     if (unit_idx < wide_inputs) return mem.template read<Unit>(input + uint64_t{unit_idx} * Unit::kBytes);
     return mem.template read_part<Unit>(input, uint64_t{unit_idx} * Unit::kBytes, num_bytes, element_bytes);
   }
+  template <class Unit, class Memory>
+  LLC_FN Unit read_whole(const Memory& mem, uint32_t unit_idx) const {
+    return mem.template read<Unit>(input + uint64_t{unit_idx} * Unit::kBytes);
+  }
 
   template <class Unit, class Memory>
   LLC_FN void write(const Memory& mem, uint32_t unit_idx, Unit value) const {
@@ -29,6 +33,10 @@ struct Message {
     } else {
       mem.template write_part<Unit>(output, uint64_t{unit_idx} * Unit::kBytes, num_bytes, element_bytes, value);
     }
+  }
+  template <class Unit, class Memory>
+  LLC_FN void write_whole(const Memory& mem, uint32_t unit_idx, const Unit& value) const {
+    mem.template write<Unit>(output + uint64_t{unit_idx} * Unit::kBytes, value);
   }
 };
 

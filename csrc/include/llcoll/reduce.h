@@ -79,7 +79,7 @@ class Accumulator {
   static_assert(sizeof(Split) == sizeof(Unit));
 
  public:
-  LLC_FN explicit Accumulator(Op op) : op_(op) {}
+  LLC_FN explicit Accumulator(Op op = {}) : op_(op) {}
 
   LLC_FN void first(Unit unit) {
     const Split in = bits_as<Split>(unit);

@@ -1,0 +1,394 @@
+// Flag all-reduce that pulls, with zero copy: a rank's peers read its input straight from the group's symmetric pool
+// where it lies there, and from its staging where not. Each rank decides for itself, by its own pointers; what its
+// peers do about it follows from its ready word alone, so ranks may differ.
+//
+//   phase 0   ready: the input may be read, and (two-shot) the output may be written; says where both lie
+//   phase 1   two-shot: this rank's part of the result lies where it belongs, and its pulls are over
+//   kDone     one-shot: this rank's pulls are over; sent only to peers whose ready word said symmetric
+//
+// A rank whose ready word said symmetric awaits every peer's last word before it leaves: its next kernel may overwrite
+// the input. Staging needs no such exit: two buffers, and ready(e + 1) says that the pulls of e are over.
+#pragma once
+
+#include <type_traits>
+
+#include "llcoll/one_shot.h"
+
+namespace llcoll {
+inline namespace LLC_ISA {
+
+inline constexpr int kDone = 2;
+static_assert(kDone < kNumPhases);
+
+// Units that a member keeps in flight per source. Registers bound it: kUnroll * ranks units are held at once.
+template <int ranks>
+inline constexpr int kPullUnroll = ranks == 0 ? 2 : (ranks > 4 ? 1 : 4);
+
+template <class Memory>
+struct Pull {
+  using Unit = Bytes<Memory::kWidestUnit>;
+  static constexpr int kSlotBytes = sizeof(Unit);
+  static constexpr int kAhead = 0;
+  static constexpr int kBuffers = 2;  // 1 lets a rank restage what a slow peer still pulls
+  static constexpr bool kPush = false;
+  static constexpr bool kNeedsFence = false;
+
+  template <class Type, class Group>
+  struct Stage {
+    const Memory& mem;
+    const Group& group;
+    const Scratch& scratch;
+    uint64_t epoch;
+    uint64_t base;
+    uint32_t stride;
+
+    LLC_FN Unit* staged(int rank, uint32_t region) const {
+      return reinterpret_cast<Unit*>(scratch.memory[rank] + base) + uint64_t{region} * stride;
+    }
+    // Two words by parity of the epoch: a peer one epoch ahead must not replace the source that is still awaited here.
+    LLC_FN Packet* word(int at_rank, int phase, int source) const {
+      return reinterpret_cast<Packet*>(scratch.memory[at_rank] +
+                                       scratch.shape.ready_offset(group.channel, phase, epoch & 1, source));
+    }
+    // (what, epoch) in one access to every peer for which to(peer) holds; release.sys as a whole, pairs with poll().
+    // Cumulative: behind a group barrier it covers what every member did. `last_word`: what peers take for the end of
+    // this rank's pulls, or for its result, is not said once the group has failed: a peer that gave up has its input
+    // back and may have changed it under them. False then.
+    template <class To>
+    LLC_FN bool announce(int phase, uint64_t what, bool fenced, bool last_word, To&& to) const {
+      if (group.rank >= uint32_t(scratch.shape.num_ranks)) return true;
+      if (fenced) mem.fence_release();
+      if (last_word && mem.aborted()) return false;
+      for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
+        if (int(peer) != scratch.rank && to(int(peer))) {
+          mem.store_packet(word(int(peer), phase, scratch.rank), Packet{what, epoch});
+        }
+      }
+      return true;
+    }
+    // Awaits every peer's word; seen(peer, what) runs on the one member that polled it. Acquire; a barrier must hand it
+    // to the other members. Compared with >=, as a signed difference.
+    template <class Seen>
+    LLC_FN bool poll(int phase, Seen&& seen) const {
+      for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
+        if (int(peer) == scratch.rank) continue;
+        Packet packet{};
+        const Packet* at = word(scratch.rank, phase, int(peer));
+        const bool arrived = wait_until(
+            mem, epoch,
+            [&] {
+              packet = mem.load_packet_acquire(at);
+              return static_cast<int64_t>(packet.flag - epoch) >= 0;
+            },
+            [&] { return static_cast<int>(peer); });
+        if (!arrived) return false;
+        seen(int(peer), packet.payload);
+      }
+      return true;
+    }
+    LLC_FN void retire(uint32_t, uint32_t) const {}
+  };
+};
+
+// What the member that saw a peer's word leaves for all: where its input is read, where its output is written.
+template <class Group>
+struct Places {
+  const Group& group;
+  LLC_FN uint64_t& input(int rank) const { return group.board(rank); }
+  LLC_FN uint64_t& output(int rank) const { return group.board(kMaxRanks + rank); }
+};
+
+LLC_FN uint64_t place_address(const Scratch& scratch, const Symmetric& symmetric, int rank, uint32_t place) {
+  return reinterpret_cast<uint64_t>(scratch.memory[rank]) + symmetric.pool_offset + uint64_t{place - 1} * kPlaceBytes;
+}
+
+// f(i, k) for the units of one pass.
+template <int num_batch, class Group, class F>
+LLC_FN void each_of_pass(const Group& group, uint32_t base, uint32_t count, F&& f) {
+  LLC_UNROLL
+  for (int k = 0; k < num_batch; ++k) {
+    if (base + k * group.size < count) f(base + k * group.size, k);
+  }
+}
+
+// One pass: units base, base + size, ... (num_batch of them) below count, summed in rank order. All loads of a batch of
+// ranks are issued before the first is used.
+template <class Type, int ranks, int num_batch, class Op, class Memory, class Group, class Unit>
+LLC_FN void pull_and_reduce(const Memory& mem, const Group& group, int num_ranks, uint32_t base, uint32_t count, Op op,
+                            Unit (&sums)[num_batch]) {
+  constexpr int kRanks = ranks == 0 ? 4 : ranks;
+  const Places<Group> places{group};
+  Accumulator<Type, Op, Unit> acc[num_batch];
+  LLC_UNROLL
+  for (auto& a : acc) a = Accumulator<Type, Op, Unit>(op);
+  for (int first = 0; first < num_ranks; first += kRanks) {
+    Unit units[num_batch][kRanks];
+    each_of_pass<num_batch>(group, base, count, [&](uint32_t i, int k) {
+      LLC_UNROLL
+      for (int s = 0; s < kRanks; ++s) {
+        if (ranks == 0 && first + s >= num_ranks) break;
+        units[k][s] = mem.get(reinterpret_cast<const Unit*>(places.input(first + s)) + i);
+      }
+    });
+    LLC_UNROLL
+    for (int k = 0; k < num_batch; ++k) {
+      LLC_UNROLL
+      for (int s = 0; s < kRanks; ++s) {
+        if (ranks == 0 && first + s >= num_ranks) break;
+        if (first + s == 0) {
+          acc[k].first(units[k][s]);
+        } else {
+          acc[k].next(units[k][s]);
+        }
+      }
+    }
+  }
+  LLC_UNROLL
+  for (int k = 0; k < num_batch; ++k) sums[k] = acc[k].result(num_ranks);
+}
+
+// Moves units of several parts, a member's loads of a batch of parts in flight together: read(part, i), then
+// write(part, i, unit). count(part): how many units a part has here, at most max_count.
+template <int ranks, class Unit, class Group, class Count, class Read, class Write>
+LLC_FN void move_parts(const Group& group, int num_parts, uint32_t max_count, Count&& count, Read&& read,
+                       Write&& write) {
+  constexpr int kParts = ranks == 0 ? 4 : ranks;
+  constexpr int kUnroll = kPullUnroll<ranks>;
+  for (int first = 0; first < num_parts; first += kParts) {
+    for (uint32_t base = group.rank; base < max_count; base += kUnroll * group.size) {
+      Unit units[kParts][kUnroll];
+      LLC_UNROLL
+      for (int p = 0; p < kParts; ++p) {
+        if (first + p >= num_parts) break;
+        each_of_pass<kUnroll>(group, base, count(first + p),
+                              [&](uint32_t i, int k) { units[p][k] = read(first + p, i); });
+      }
+      LLC_UNROLL
+      for (int p = 0; p < kParts; ++p) {
+        if (first + p >= num_parts) break;
+        each_of_pass<kUnroll>(group, base, count(first + p),
+                              [&](uint32_t i, int k) { write(first + p, i, units[p][k]); });
+      }
+    }
+  }
+}
+
+// The same one unit at a time: messages off alignment and tails, kept small.
+template <class Group, class Count, class Move>
+LLC_FN void move_slowly(const Group& group, int num_parts, Count&& count, Move&& move) {
+  for (int part = 0; part < num_parts; ++part) {
+    const uint32_t n = count(part);
+    for (uint32_t i = group.rank; i < n; i += group.size) move(part, i);
+  }
+}
+
+template <class Type, int ranks, class Op, class Memory, class Group>
+LLC_FN void one_shot_pull(Memory& mem, const Group& group, const Scratch& scratch, const Symmetric& symmetric,
+                          const Message& message, const Plan& plan, Op op) {
+  using Protocol = Pull<Memory>;
+  using Unit = typename Protocol::Unit;
+  constexpr int kUnroll = kPullUnroll<ranks>;
+  const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
+  const Places<Group> places{group};
+  const bool is_symmetric = symmetric.input != 0;
+  // The result may replace the input only once every peer has read it.
+  const bool is_held = is_symmetric && message.input == message.output;
+  bool is_first = true;
+  run_epochs<Protocol, Type>(
+      mem, group, scratch, plan, pull_regions(1, num_ranks),
+      [&](const auto& stage, uint32_t begin, uint32_t count) {
+        if (!is_symmetric) {
+          Unit* to = stage.staged(scratch.rank, 0);
+          if (begin + count <= message.wide_inputs) {
+            move_parts<1, Unit>(
+                group, 1, count, [&](int) { return count; },
+                [&](int, uint32_t i) { return message.template read_whole<Unit>(mem, begin + i); },
+                [&](int, uint32_t i, const Unit& unit) { mem.put(to + i, unit); });
+          } else {
+            move_slowly(
+                group, 1, [&](int) { return count; },
+                [&](int, uint32_t i) { mem.put(to + i, message.template read<Unit>(mem, begin + i)); });
+          }
+          group.sync();
+        }
+        // Symmetric input of the first epoch: earlier grids wrote it, and their end released it.
+        stage.announce(0, symmetric.input, !is_symmetric || !is_first || !Memory::kGridEndReleases, false,
+                       [](int) { return true; });
+        is_first = false;
+      },
+      [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
+        const uint64_t offset = uint64_t{begin} * sizeof(Unit);
+        auto place = [&](int rank, uint32_t input) {
+          places.input(rank) = input != 0 ? place_address(scratch, symmetric, rank, input) + offset
+                                          : reinterpret_cast<uint64_t>(stage.staged(rank, 0));
+          places.output(rank) = input;
+        };
+        if (group.rank == 0) place(scratch.rank, symmetric.input);
+        if (group.any(!stage.poll(0, [&](int peer, uint64_t what) { place(peer, uint32_t(what)); }))) return false;
+
+        bool has_symmetric_peer = false;
+        for (int r = 0; r < num_ranks; ++r) has_symmetric_peer |= r != scratch.rank && places.output(r) != 0;
+        const bool is_whole = begin + count <= message.wide_outputs;
+        bool arrived = true;
+        uint32_t num_kept = 0;
+        for (uint32_t first = 0;; first += kUnroll * group.size) {
+          const uint32_t base = first + group.rank;
+          Unit sums[kUnroll];
+          pull_and_reduce<Type, ranks>(mem, group, num_ranks, base, count, op, sums);
+          const bool is_last_pass = first + kUnroll * group.size >= count;
+          if (is_last_pass) {
+            if (has_symmetric_peer) {
+              group.sync();  // every member's loads are back: their values were used
+              arrived = stage.announce(kDone, 0, true, true, [&](int peer) { return places.output(peer) != 0; });
+            }
+            if (is_held) arrived = !group.any(!arrived || !stage.poll(kDone, [](int, uint64_t) {}));
+          }
+          if (is_held && !is_last_pass) {
+            // Nobody reads the staging of a symmetric rank.
+            each_of_pass<kUnroll>(group, base, count,
+                                  [&](uint32_t i, int k) { mem.put(stage.staged(scratch.rank, 0) + i, sums[k]); });
+            num_kept = first + kUnroll * group.size;
+          } else if (is_whole && arrived) {
+            each_of_pass<kUnroll>(group, base, count,
+                                  [&](uint32_t i, int k) { message.write_whole(mem, begin + i, sums[k]); });
+          } else if (arrived) {
+            each_of_pass<kUnroll>(group, base, count,
+                                  [&](uint32_t i, int k) { message.write(mem, begin + i, sums[k]); });
+          }
+          if (is_last_pass) break;
+        }
+        if (is_held && arrived) {
+          for (uint32_t i = group.rank; i < num_kept; i += group.size) {
+            message.write(mem, begin + i, mem.get(stage.staged(scratch.rank, 0) + i));
+          }
+        } else if (is_symmetric && !is_held && last && arrived) {
+          arrived = stage.poll(kDone, [](int, uint64_t) {});
+        }
+        return arrived;
+      },
+      [&](uint32_t begin, uint32_t count) {
+        for (uint32_t i = group.rank; i < count; i += group.size) message.write(mem, begin + i, poison<Type, Unit>());
+      });
+}
+
+// The owner alone reads its part of every input, so it may write the result into every output, in place too, as soon as
+// it has read: no rank waits for another's reads. Its phase-1 word says that both are over.
+template <class Type, int ranks, class Op, class Memory, class Group>
+LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratch, const Symmetric& symmetric,
+                          const Message& message, const Plan& plan, Op op) {
+  using Protocol = Pull<Memory>;
+  using Unit = typename Protocol::Unit;
+  constexpr int kUnroll = kPullUnroll<ranks>;
+  const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
+  const int rank = scratch.rank;
+  const Places<Group> places{group};
+  const uint32_t num_units = static_cast<uint32_t>((message.num_bytes + sizeof(Unit) - 1) / sizeof(Unit));
+  const uint32_t num_whole = static_cast<uint32_t>(message.num_bytes / sizeof(Unit));
+  const uint32_t gather_region = pull_region_for_all(1, num_ranks);
+  // Of units [begin, begin + count) of a part, those inside the message: symmetric memory is not padded.
+  auto num_inside = [&](int part, uint32_t begin, uint32_t count) {
+    const uint32_t at = part * plan.part + begin;
+    return at >= num_units ? 0u : (num_units - at < count ? num_units - at : count);
+  };
+  const bool is_symmetric = symmetric.input != 0;
+  bool is_first = true;
+  run_epochs<Protocol, Type>(
+      mem, group, scratch, plan, pull_regions(2, num_ranks),
+      [&](const auto& stage, uint32_t begin, uint32_t count) {
+        if (!is_symmetric) {
+          auto num_staged = [&](int part) { return num_inside(part, begin, count); };
+          if (num_units == message.wide_inputs) {
+            move_parts<ranks, Unit>(
+                group, num_ranks, count, num_staged,
+                [&](int part, uint32_t i) {
+                  return message.template read_whole<Unit>(mem, part * plan.part + begin + i);
+                },
+                [&](int part, uint32_t i, const Unit& unit) {
+                  mem.put(stage.staged(rank, pull_region(part)) + i, unit);
+                });
+          } else {
+            move_slowly(group, num_ranks, num_staged, [&](int part, uint32_t i) {
+              mem.put(stage.staged(rank, pull_region(part)) + i,
+                      message.template read<Unit>(mem, part * plan.part + begin + i));
+            });
+          }
+          group.sync();
+        }
+        stage.announce(0, symmetric.input | uint64_t{symmetric.output} << 32,
+                       !is_symmetric || !is_first || !Memory::kGridEndReleases, false, [](int) { return true; });
+        is_first = false;
+      },
+      [&](const auto& stage, uint32_t begin, uint32_t count, bool) {
+        const uint32_t at = rank * plan.part + begin;
+        const uint32_t num_own = num_inside(rank, begin, count);
+        auto place = [&](int peer, uint32_t input, uint32_t output) {
+          places.input(peer) = input != 0 ? place_address(scratch, symmetric, peer, input) + uint64_t{at} * sizeof(Unit)
+                                          : reinterpret_cast<uint64_t>(stage.staged(peer, pull_region(rank)));
+          places.output(peer) = output != 0 ? place_address(scratch, symmetric, peer, output) : 0;
+        };
+        if (group.rank == 0) place(rank, symmetric.input, 0);
+        if (group.any(!stage.poll(0, [&](int peer, uint64_t what) {
+              place(peer, static_cast<uint32_t>(what), static_cast<uint32_t>(what >> 32));
+            }))) {
+          return false;
+        }
+        const bool is_whole = at + num_own <= num_whole;
+        const bool is_output_whole = message.wide_outputs == num_whole;
+        bool has_staged_output = false;
+        for (int r = 0; r < num_ranks; ++r) has_staged_output |= r != rank && places.output(r) == 0;
+
+        for (uint32_t base = group.rank; base < num_own; base += kUnroll * group.size) {
+          Unit sums[kUnroll];
+          pull_and_reduce<Type, ranks>(mem, group, num_ranks, base, num_own, op, sums);
+          if (has_staged_output) {
+            each_of_pass<kUnroll>(group, base, num_own,
+                                  [&](uint32_t i, int k) { mem.put(stage.staged(rank, gather_region) + i, sums[k]); });
+          }
+          LLC_UNROLL
+          for (int r = 0; r < num_ranks; ++r) {
+            // To peers whose output is symmetric, and to this rank's own. The last unit of a message may be partial.
+            char* output = r == rank ? message.output : reinterpret_cast<char*>(places.output(r));
+            if (output == nullptr) continue;
+            if (is_whole && (r != rank || is_output_whole)) {
+              each_of_pass<kUnroll>(group, base, num_own, [&](uint32_t i, int k) {
+                mem.template write<Unit>(output + uint64_t{at + i} * sizeof(Unit), sums[k]);
+              });
+            } else {
+              each_of_pass<kUnroll>(group, base, num_own, [&](uint32_t i, int k) {
+                mem.template write_part<Unit>(output, uint64_t{at + i} * sizeof(Unit), message.num_bytes,
+                                              message.element_bytes, sums[k]);
+              });
+            }
+          }
+        }
+        group.sync();
+        const bool is_well = stage.announce(1, 0, true, true, [](int) { return true; });
+        bool arrived = is_well && stage.poll(1, [](int, uint64_t) {});
+        // With a symmetric output the peers have written everything there.
+        if (symmetric.output == 0) {
+          if (group.any(!arrived)) return false;
+          auto num_gathered = [&](int source) { return source == rank ? 0 : num_inside(source, begin, count); };
+          if (is_output_whole && num_units == num_whole) {
+            move_parts<ranks, Unit>(
+                group, num_ranks, count, num_gathered,
+                [&](int source, uint32_t i) { return mem.get(stage.staged(source, gather_region) + i); },
+                [&](int source, uint32_t i, const Unit& unit) {
+                  message.write_whole(mem, source * plan.part + begin + i, unit);
+                });
+          } else {
+            move_slowly(group, num_ranks, num_gathered, [&](int source, uint32_t i) {
+              message.write(mem, source * plan.part + begin + i, mem.get(stage.staged(source, gather_region) + i));
+            });
+          }
+        }
+        return arrived;
+      },
+      [&](uint32_t begin, uint32_t count) {
+        for (uint32_t i = group.rank; i < count; i += group.size) {
+          for (int p = 0; p < num_ranks; ++p) message.write(mem, p * plan.part + begin + i, poison<Type, Unit>());
+        }
+      });
+}
+
+}  // namespace LLC_ISA
+}  // namespace llcoll
