@@ -1,4 +1,4 @@
-"""Compiles and runs the C++ tests of the pulling flag algorithms: threads as ranks, no GPU."""
+"""C++ tests of zero copy (pull_test) and 8-byte packets (narrow_test): threads as ranks, no GPU."""
 
 import re
 import shutil
@@ -8,16 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SOURCE = ROOT / "tests" / "cpp" / "pull_test.cpp"
-CASES = re.findall(r"^    TEST\((\w+)\),$", SOURCE.read_text(), re.MULTILINE)
+CPP = ROOT / "tests" / "cpp"
+CASES = [
+    (program, case)
+    for program in ("pull_test", "narrow_test")
+    for case in re.findall(r"TEST\((\w+)\),", (CPP / f"{program}.cpp").read_text())
+]
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread"]
 
 pytestmark = pytest.mark.skipif(shutil.which("g++") is None, reason="no g++")
 
 
-def build(target: Path, *flags: str) -> Path:
+def build(name: str, target: Path, *flags: str) -> Path:
     folders = [f"-I{ROOT / 'csrc'}", f"-I{ROOT / 'csrc' / 'include'}"]
-    sources = [str(SOURCE), str(ROOT / "csrc" / "check.cpp")]
+    sources = [str(CPP / f"{name}.cpp"), str(ROOT / "csrc" / "check.cpp")]
     command = ["g++", *FLAGS, *flags, *folders, *sources, "-o", str(target)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
@@ -30,21 +34,22 @@ def run(program: Path, case: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("pull") / "pull_test")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("programs")
+    return {name: build(name, folder / name) for name in ("pull_test", "narrow_test")}
 
 
 @pytest.fixture(scope="module")
 def checked_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Under the thread sanitizer, which knows the words' release and acquire, and nothing else."""
-    target = tmp_path_factory.mktemp("pull_tsan") / "pull_test"
-    return build(target, "-fsanitize=thread", "-Wno-tsan")
+    target = tmp_path_factory.mktemp("checked") / "pull_test"
+    return build("pull_test", target, "-fsanitize=thread", "-Wno-tsan")
 
 
 @pytest.mark.timeout(420)
-@pytest.mark.parametrize("case", CASES)
-def test_pull(program: Path, case: str) -> None:
-    run(program, case)
+@pytest.mark.parametrize(("name", "case"), CASES)
+def test_threads_as_ranks(programs: dict[str, Path], name: str, case: str) -> None:
+    run(programs[name], case)
 
 
 @pytest.mark.timeout(420)
