@@ -28,6 +28,7 @@ from peer_jobs import JobFailed, JobHandle, PingPong, start_mpi_job, start_torch
 from rich.console import Console
 from rich.table import Table
 
+OURS = ("llcoll", "llcoll_plan")
 WORKER = "collectives_worker.py"
 GOAL_BYTES = 256 << 10
 console = Console()
@@ -54,7 +55,7 @@ def parse_args() -> argparse.Namespace:
 def start_jobs(args: argparse.Namespace, folder: Path) -> dict[str, JobHandle]:
     """library -> its job."""
     jobs: dict[str, JobHandle] = {}
-    ours = [f"{library} {kind}" for library in ("llcoll", "gloo") for kind in KINDS]
+    ours = [f"{library} {kind}" for library in ("llcoll", "llcoll_plan", "gloo") for kind in KINDS]
     starts: dict[str, Any] = {
         "torch": partial(start_torch_job, "torch", ours, args.ranks, folder, None, WORKER)
     }
@@ -135,8 +136,8 @@ def report(records: list[dict[str, Any]], libraries: list[str], dtype: str) -> l
     rows = []
     for kind, num_bytes in dict.fromkeys(key[:2] for key in chosen):
         cells = {name: chosen.get((kind, num_bytes, name)) for name in libraries}
-        us = cells.get("llcoll")
-        peers = [value for name, value in cells.items() if name != "llcoll" and value]
+        us = min((cells[name] for name in OURS if cells.get(name)), default=None)
+        peers = [value for name, value in cells.items() if name not in OURS and value]
         ratio = f"{min(peers) / us:.2f}" if us and peers else "-"
         shown = [f"{value:.2f}" if value else "-" for value in cells.values()]
         rows.append([kind, str(num_bytes), *shown, ratio])
@@ -147,14 +148,13 @@ def summary(records: list[dict[str, Any]], libraries: list[str]) -> list[str]:
     """Geometric means of peer / llcoll up to 256 KiB, and the least ratio."""
     lines = []
     chosen = medians(records)
+    pairs = [(ours, peer) for peer in libraries for ours in OURS if peer not in OURS]
     for kind in dict.fromkeys(r["kind"] for r in records):
-        for peer in libraries:
-            if peer == "llcoll":
-                continue
+        for ours, peer in pairs:
             ratios = {
                 num_bytes: chosen[kind, num_bytes, peer] / us
                 for (k, num_bytes, library), us in chosen.items()
-                if (k, library) == (kind, "llcoll")
+                if (k, library) == (kind, ours)
                 and num_bytes <= GOAL_BYTES
                 and (kind, num_bytes, peer) in chosen
             }
@@ -162,7 +162,7 @@ def summary(records: list[dict[str, Any]], libraries: list[str]) -> list[str]:
                 mean = math.exp(statistics.fmean(map(math.log, ratios.values())))
                 worst = min(ratios, key=ratios.__getitem__)
                 lines.append(
-                    f"{kind}: {mean:.1f}x {peer} up to 256 KiB (geometric mean), "
+                    f"{kind}: {ours} {mean:.1f}x as fast as {peer} up to 256 KiB (geometric mean), "
                     f"least {ratios[worst]:.2f}x at {worst} B"
                 )
     return lines

@@ -129,6 +129,8 @@ class TorchCollectives(Checked, TorchJob):
             if kind in ("broadcast", "reduce"):
                 return partial(getattr(ops, kind + "_").default, x), Buffers(kind, x, y)
             return partial(getattr(ops, kind + "_out").default, x, out=y), Buffers(kind, x, y)
+        if library == "llcoll_plan":
+            return self.llcoll.plan(x, collective=kind, out=y), Buffers(kind, x, y)
         dist = self.dist
         calls: dict[str, Call] = {
             "all_gather": partial(dist.all_gather_into_tensor, y, x),

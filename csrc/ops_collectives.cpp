@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "check.h"
+#include "plan.h"
 
 namespace llcoll {
 namespace {
@@ -155,7 +156,9 @@ void check_out_shape(const Exchange& call) {
              ", input on ", call.input.device_index);
   const Shape in = shape_of(call.input.handle);
   const Shape out = shape_of(call.output.handle);
-  bool same = out.num_dims == std::max<int64_t>(in.num_dims, 1) && out.sizes[0] == call.out_rows;
+  const bool keeps_shape = has_root(call.kind);
+  bool same = out.num_dims == (keeps_shape ? in.num_dims : std::max<int64_t>(in.num_dims, 1)) &&
+              (out.num_dims == 0 || out.sizes[0] == call.out_rows);
   for (int64_t d = 1; same && d < in.num_dims; ++d) same = in.sizes[d] == out.sizes[d];
   check_that(same, "out has shape ", shape_text(out), "; the result of ", name_of(call.kind), " of ", shape_text(in),
              " has ", call.out_rows, " rows");
@@ -228,6 +231,20 @@ OwnedTensor dense(const Exchange& call, int64_t rows) {
   return has_root(call.kind) ? empty_like(call.input) : empty_rows(call.input, rows);
 }
 
+CollectiveCall to_run(const Exchange& call, const void* input, void* output, void* stream) {
+  return {input,
+          output,
+          call.numel,
+          call.input.dtype,
+          call.op,
+          call.algorithm,
+          stream,
+          call.kind,
+          call.root,
+          call.has_splits ? call.input_splits : nullptr,
+          call.has_splits ? call.output_splits : nullptr};
+}
+
 // Runs (CPU) or enqueues (CUDA) it. Strided, or wrongly overlapping, tensors go through contiguous temporaries.
 void run_exchange(const Exchange& call) {
   const DeviceScope scope(call.input.device_index);
@@ -257,9 +274,7 @@ void run_exchange(const Exchange& call) {
     }
     output = mutable_data_of(dst);
   }
-  call.communicator->run({input, output, call.numel, call.input.dtype, call.op, call.algorithm, scope.stream(),
-                          call.kind, call.root, call.has_splits ? call.input_splits : nullptr,
-                          call.has_splits ? call.output_splits : nullptr});
+  call.communicator->run(to_run(call, input, output, scope.stream()));
   if (writes && dst != call.output.handle && !(in_place && call.kind == Collective::kBroadcast && is_root)) {
     copy_tensor(call.output.handle, dst);
   }
@@ -285,6 +300,67 @@ OwnedTensor run_functional(Exchange& call) {
 }
 
 }  // namespace
+
+namespace {
+
+class ExchangePlanned final : public Plan {
+ public:
+  ExchangePlanned(const Exchange& call, OwnedTensor input, OwnedTensor output,
+                  std::shared_ptr<Communicator> communicator)
+      : Plan(std::move(communicator), std::move(input), std::move(output)), call_(call) {
+    call_.input.handle = input_.get();
+    call_.output.handle = is_in_place_ ? input_.get() : output_.get();
+    call_.communicator = communicator_.get();
+    set_short(std::max(call_.in_bytes, call_.out_bytes), call_.algorithm);
+    is_direct_ = call_.input.contiguous && call_.output.contiguous && lie_well(call_, input_data_, output_data_);
+  }
+
+  void run() override {
+    check_open();
+    check_unchanged();
+    if (!is_direct_) return run_exchange(call_);
+    const DeviceScope scope(call_.input.device_index);
+    communicator_->run(to_run(call_, input_data_, output_data_, scope.stream()));
+  }
+
+  // Ranks know the sizes of their own pairs only: splits of an all-to-all are not among what they compare.
+  std::string signature() const override {
+    std::string parts;
+    const size_t* splits = call_.kind == Collective::kAllGather ? call_.output_splits : call_.input_splits;
+    if (call_.has_splits && call_.kind != Collective::kAllToAllV) {
+      for (int p = 0; p < communicator_->world_size(); ++p) parts += concat(p == 0 ? "" : "+", splits[p]);
+    } else {
+      parts = call_.has_splits ? "splits of" : concat(call_.numel);
+    }
+    return concat(name_of(call_.kind), " of ", parts, " x ", name_of(call_.input.dtype),
+                  reduces(call_.kind) ? concat(", reduce_op '", name_of(call_.op), "'") : "",
+                  has_root(call_.kind) ? concat(", root ", call_.root) : "", ", algorithm '", name_of(call_.algorithm),
+                  "'");
+  }
+
+ private:
+  Exchange call_;
+  bool is_direct_;
+};
+
+}  // namespace
+
+void exchange_plan_create_kernel(StableIValue* stack, uint64_t, uint64_t) {
+  ExchangeArguments arguments;
+  arguments.input = own(stack[0]);
+  arguments.out = own(stack[1]);
+  arguments.kind = static_cast<Collective>(torch::stable::detail::to<int64_t>(stack[2]));
+  arguments.reduce_op.emplace(stack[3]);
+  arguments.root = torch::stable::detail::to<int64_t>(stack[4]);
+  arguments.group.emplace(stack[5]);
+  arguments.input_splits = IntList(stack[6]);
+  arguments.output_splits = IntList(stack[7]);
+  arguments.algorithm.emplace(stack[8]);
+  const Exchange call = checked_exchange(arguments, Form::kOut);
+  const int64_t id = store_plan(std::make_unique<ExchangePlanned>(
+      call, std::move(arguments.input), std::move(arguments.out), share_communicator(arguments.group->str())));
+  stack[0] = torch::stable::detail::from(id);
+}
 
 IntList::IntList(StableIValue value) : handle_(torch::stable::detail::to<StableListHandle>(value)) {
   check_shim(torch_list_size(handle_, &size_), "list size");

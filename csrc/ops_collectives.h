@@ -59,4 +59,7 @@ void exchange_out_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_
 // llcoll::_exchange: any functional one, with numbers for the names (Autograd's way in; see ops.cpp).
 void exchange_numbered_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
 
+// llcoll::_exchange_plan_create: stores a plan, returns its id.
+void exchange_plan_create_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_outputs);
+
 }  // namespace llcoll

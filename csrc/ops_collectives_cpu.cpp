@@ -72,6 +72,9 @@ STABLE_TORCH_LIBRARY_FRAGMENT(llcoll, m) {
       "reduce_(Tensor(a!) input, int root=0, str reduce_op=\"sum\", str group_name=\"\", *, str algorithm=\"auto\") -> "
       "()");
   m.def(
+      "_exchange_plan_create(Tensor input, Tensor out, int kind, str reduce_op, int root, str group_name, "
+      "SymInt[] input_splits, SymInt[] output_splits, str algorithm) -> int");
+  m.def(
       "_exchange(Tensor input, int kind, int reduce_op, int root, SymInt[] input_splits, SymInt[] output_splits, "
       "int algorithm, int group_hash) -> Tensor");
   m.def(
@@ -91,6 +94,7 @@ STABLE_TORCH_LIBRARY_IMPL(llcoll, CPU, m)
   m.impl("broadcast_", &llcoll::exchange_out_kernel<Collective::kBroadcast>);
   m.impl("reduce", &llcoll::exchange_kernel<Collective::kReduce>);
   m.impl("reduce_", &llcoll::exchange_out_kernel<Collective::kReduce>);
+  m.impl("_exchange_plan_create", &llcoll::exchange_plan_create_kernel);
   m.impl("_exchange", &llcoll::exchange_numbered_kernel);
   m.impl("_exchange_grad", &llcoll::exchange_numbered_kernel);
 }

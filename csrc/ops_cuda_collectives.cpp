@@ -17,6 +17,7 @@ STABLE_TORCH_LIBRARY_IMPL(llcoll, CUDA, m)
   m.impl("broadcast_", &llcoll::exchange_out_kernel<Collective::kBroadcast>);
   m.impl("reduce", &llcoll::exchange_kernel<Collective::kReduce>);
   m.impl("reduce_", &llcoll::exchange_out_kernel<Collective::kReduce>);
+  m.impl("_exchange_plan_create", &llcoll::exchange_plan_create_kernel);
   m.impl("_exchange", &llcoll::exchange_numbered_kernel);
   m.impl("_exchange_grad", &llcoll::exchange_numbered_kernel);
 }

@@ -82,8 +82,8 @@ void plan_create_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const StableString group(stack[3]);
   const StableString algorithm(stack[4]);
   const Checked call = check_all_reduce(input.get(), output.get(), Form::kOut, text_of(reduce_op, group, algorithm));
-  const int64_t id =
-      store_plan(std::make_unique<Plan>(call, std::move(input), std::move(output), share_communicator(group.str())));
+  const int64_t id = store_plan(
+      std::make_unique<AllReducePlan>(call, std::move(input), std::move(output), share_communicator(group.str())));
   stack[0] = torch::stable::detail::from(id);
 }
 

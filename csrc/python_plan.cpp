@@ -116,8 +116,8 @@ PyObject* plan_signature(PyObject* self, void*) {
 
 PyObject* plan_repr(PyObject* self) {
   const Plan& plan = *reinterpret_cast<PlanObject*>(self)->plan;
-  const std::string text = concat("<llcoll.Plan: all_reduce of ", plan.signature(), ", group '",
-                                  plan.communicator().options().group_name, "'>");
+  const std::string text =
+      concat("<llcoll.Plan: ", plan.signature(), ", group '", plan.communicator().options().group_name, "'>");
   return PyUnicode_FromString(text.c_str());
 }
 
@@ -132,7 +132,7 @@ void plan_dealloc(PyObject* self) {
 }
 
 PyMethodDef plan_methods[] = {
-    {"run", plan_run, METH_NOARGS, "Runs the all-reduce on the tensor's present contents."},
+    {"run", plan_run, METH_NOARGS, "Runs the collective on the tensor's present contents."},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -144,7 +144,7 @@ PyGetSetDef plan_getset[] = {
 };
 
 PyType_Slot plan_slots[] = {
-    {Py_tp_doc, const_cast<char*>("A persistent all-reduce, made by llcoll.plan(); calling it runs it.")},
+    {Py_tp_doc, const_cast<char*>("A persistent collective, made by llcoll.plan(); calling it runs it.")},
     {Py_tp_dealloc, reinterpret_cast<void*>(plan_dealloc)},
     {Py_tp_call, reinterpret_cast<void*>(plan_call)},
     {Py_tp_repr, reinterpret_cast<void*>(plan_repr)},

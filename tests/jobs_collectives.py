@@ -448,3 +448,51 @@ def mismatches(state: State) -> list[str]:
         if got.tolist() != list(range(n)):
             wrong.append(f"rank {rank}: after {what}: {got.tolist()}")
     return wrong
+
+
+def plans(state: State, directory: str) -> list[str]:
+    """Plans of every collective run on the tensors' present contents, between ordinary calls."""
+    prepared = Prepared(directory, state["rank"], state["world_size"], state["device"])
+    caller, n, wrong = Caller(prepared), state["world_size"], []
+    rows: dict[str, Any]
+    for width, algorithm in ((0, "auto"), (3, "one_shot_ll"), (2, "one_shot_flag")):
+        for count in (1, 40, 1500):
+            uneven = [count + p for p in range(n)]
+            rows = {
+                "broadcast": count,
+                "reduce": count,
+                "all_gather": uneven,
+                "reduce_scatter": uneven,
+                "all_to_all": [[count + (p + q) % 3 for q in range(n)] for p in range(n)],
+            }
+            for kind, sizes in rows.items():
+                call = Call(kind, algorithm, "float32", "sum", n - 1, sizes, width, 0, True)
+                mine, want = caller.bits(call)
+                unit = max(width, 1)
+                x = caller.tensor(call, mine, len(mine) // unit, count % 3)
+                in_place = kind in ("broadcast", "reduce") and count != 40
+                out = lay_out(len(want) // unit, width, x.dtype, state["device"], count % 2)
+                _, named = caller.arguments(call)
+                plan = llcoll.plan(
+                    x, collective=kind, root=n - 1, out=None if in_place else out, **named
+                )
+                for offset in (0, 77, 501):
+                    call = call._replace(offset=offset)
+                    mine, want = caller.bits(call)
+                    x.copy_(from_bits(mine, "float32", state["device"]).view(x.shape))
+                    plan()
+                    synchronize(state)
+                    got = x if in_place else out
+                    # Of a reduce only the root's is written.
+                    if kind != "reduce" or in_place or state["rank"] == n - 1:
+                        words = differs(got, from_bits(want, "float32", state["device"]))
+                        if words:
+                            wrong.append(f"rank {state['rank']}: {plan!r}: {words}")
+                    ops.all_reduce(torch.ones(5, device=state["device"]))
+    try:
+        llcoll.plan(torch.ones(4), collective="all_gather")
+        wrong.append("a plan of an all_gather without out was made")
+    except llcoll.LlcollError as error:
+        if "rows" not in str(error):
+            wrong.append(str(error))
+    return wrong[:MAX_REPORTS]

@@ -221,6 +221,13 @@ def test_front_and_gradients(world: int) -> None:
     assert [wrong for rank in results for wrong in rank] == []
 
 
+@few_worlds
+def test_plans_give_the_same_bits(world: int) -> None:
+    directory = shared_data(world, NUMEL).directory
+    results = pool(world).results("jobs_collectives", "plans", directory, timeout=120)
+    assert [wrong for rank in results for wrong in rank] == []
+
+
 def test_errors_before_anything_is_sent() -> None:
     x: dict[str, Any] = {"shape": [6, 2]}
     odd: dict[str, Any] = {"shape": [5, 2]}

@@ -40,6 +40,8 @@ SCHEMAS = {
     "broadcast_": f"(Tensor(a!) input, int root=0, {GROUP}, *, {TAIL}) -> ()",
     "reduce": f"(Tensor input, int root=0, {REDUCE}, {GROUP}, *, {TAIL}) -> Tensor",
     "reduce_": f"(Tensor(a!) input, int root=0, {REDUCE}, {GROUP}, *, {TAIL}) -> ()",
+    "_exchange_plan_create": "(Tensor input, Tensor out, int kind, str reduce_op, int root, "
+    "str group_name, SymInt[] input_splits, SymInt[] output_splits, str algorithm) -> int",
     "_exchange": f"({NUMBERS}) -> Tensor",
     "_exchange_grad": f"({NUMBERS}) -> Tensor",
 }

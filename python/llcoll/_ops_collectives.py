@@ -210,6 +210,7 @@ torch.library.register_fake("llcoll::_exchange_grad", _fake_numbered)
 _library = torch.library.Library("llcoll", "IMPL")
 for _name in (
     "_exchange",
+    "_exchange_plan_create",
     "all_gather_out",
     "reduce_scatter_out",
     "all_to_all_out",
