@@ -1,0 +1,28 @@
+// The shipped algorithms and protocols, unchanged.
+#include "sim/kernels.h"
+
+namespace llcoll::sim {
+namespace {
+
+template <template <class> class Protocol, class... Types>
+void add_types(std::vector<KernelRow>& rows, const char* one, const char* two, ScratchKind scratch) {
+  add_float32<Protocol, false>(rows, one, scratch);
+  add_float32<Protocol, true>(rows, two, scratch);
+  (add_type<Protocol, false, Types>(rows, one, scratch), ...);
+  (add_type<Protocol, true, Types>(rows, two, scratch), ...);
+}
+
+}  // namespace
+
+void add_shipped(std::vector<KernelRow>& rows) {
+  add_types<Ll, Float64, BFloat16, Int32>(rows, "one_shot_ll", "two_shot_ll", ScratchKind::kLl);
+  add_types<Sentinel, Float64, BFloat16>(rows, "one_shot_sentinel", "two_shot_sentinel", ScratchKind::kSentinel);
+  add_types<Flag, Float64, BFloat16, UInt8>(rows, "one_shot_flag", "two_shot_flag", ScratchKind::kFlag);
+  // As the CPU runs it: chunks staged one ahead, by streaming stores.
+  add_float32<Flag, false, SimMemoryAhead>(rows, "one_shot_flag_ahead", ScratchKind::kFlag);
+  add_float32<Flag, true, SimMemoryAhead>(rows, "two_shot_flag_ahead", ScratchKind::kFlag);
+  add_float32<Flag, false, SimMemoryStreaming>(rows, "one_shot_flag_streaming", ScratchKind::kFlag);
+  add_float32<Flag, true, SimMemoryStreaming>(rows, "two_shot_flag_streaming", ScratchKind::kFlag);
+}
+
+}  // namespace llcoll::sim

@@ -1,0 +1,79 @@
+// Planted mistakes. Each breaks one rule that the protocols live by; tests/test_sim_mutants.py shows that the simulator
+// reports every one. Those that change an access, a barrier or a launch are switches in the policies of the simulator;
+// those that change a protocol are structs in mutant_protocols.h. The shipped headers know nothing of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace llcoll::sim {
+
+enum class Mutant {
+  kNone,
+  // Accesses
+  kPacketInTwoWords,
+  kFenceOff,
+  kFenceReleaseOnly,
+  kFenceAcquireOnly,
+  kNoSecondFence,
+  kFlagBeforeData,
+  kNoAcquireAfterFlag,
+  kNoSfence,
+  // Groups
+  kNoVoteBarrier,
+  kNoFlushBarrier,
+  kReaderIsNotSender,
+  // State
+  kOneRecordForAll,
+  kHostEpoch,
+  kTwoHandles,
+  kExtentForgotten,
+  kRegionsByGrid,
+  kSharedScratch,
+  kLateClear,
+  // Limits
+  kSendOnAfterTimeout,
+  // Dependent launch
+  kNoGridWait,
+  kStateBeforeWait,
+  kSendBeforeWait,
+  kOutputBeforeWait,
+  kOneThreadNoWait,
+  kEarlyTrigger,
+  kCount,
+};
+
+inline const std::vector<std::string>& mutant_table() {
+  static const std::vector<std::string> names = {
+      "none",
+      "packet_in_two_words",
+      "fence_off",
+      "fence_release_only",
+      "fence_acquire_only",
+      "no_second_fence",
+      "flag_before_data",
+      "no_acquire_after_flag",
+      "no_sfence",
+      "no_vote_barrier",
+      "no_flush_barrier",
+      "reader_is_not_sender",
+      "one_record_for_all",
+      "host_epoch",
+      "two_handles",
+      "extent_forgotten",
+      "regions_by_grid",
+      "shared_scratch",
+      "late_clear",
+      "send_on_after_timeout",
+      "no_grid_wait",
+      "state_before_wait",
+      "send_before_wait",
+      "output_before_wait",
+      "one_thread_no_wait",
+      "early_trigger",
+  };
+  return names;
+}
+static_assert(static_cast<int>(Mutant::kCount) == 26);
+
+}  // namespace llcoll::sim

@@ -1,0 +1,44 @@
+// Group policy of the simulator: the members of one simulated CTA.
+#pragma once
+
+#include "sim/world.h"
+
+namespace llcoll::sim {
+
+template <bool once>
+struct SimCta {
+  static constexpr bool kOnce = once;
+  Lane* lane;
+  uint32_t rank;
+  uint32_t size;
+  uint32_t channel;
+  mutable uint32_t loops = 0;
+
+  explicit SimCta(Lane& l)
+      : lane(&l),
+        rank(l.thread.member),
+        size(static_cast<uint32_t>(l.world.num_threads())),
+        channel(l.thread.channel) {}
+
+  void sync() const {
+    if (!lane->world.is(Mutant::kNoFlushBarrier)) lane->world.barrier(lane->thread, false);
+  }
+  bool any(bool value) const {
+    if (lane->world.is(Mutant::kNoVoteBarrier) || lane->world.is(Mutant::kReaderIsNotSender)) return value;
+    return lane->world.barrier(lane->thread, value);
+  }
+  void last_receive() const { lane->world.trigger(lane->thread); }
+
+  template <class F>
+  void each(uint32_t n, F&& f) const {
+    const uint32_t turn = lane->world.is(Mutant::kReaderIsNotSender) ? loops++ : 0;
+    const uint32_t first = (rank + turn) % size;
+    if constexpr (once) {
+      if (first < n) f(first);
+    } else {
+      for (uint32_t i = first; i < n; i += size) f(i);
+    }
+  }
+};
+
+}  // namespace llcoll::sim

@@ -1,0 +1,216 @@
+// Ranks, launches and fibers of one simulated run, above the machine's memory.
+//
+// A rank's launches start in order. An ordinary launch starts when the ones before it have ended; what they did is
+// visible to it and ordered before all it does (a kernel boundary: release and acquire, .sys). A dependent launch may
+// start when every thread of the launch before it has triggered or exited, sees nothing of it before grid_wait(), and
+// waits there for the end of that one launch only.
+#pragma once
+
+#include <memory>
+
+#include "llcoll/layout.h"
+#include "llcoll/message.h"
+#include "sim/fiber.h"
+#include "sim/machine.h"
+#include "sim/mix.h"
+#include "sim/program.h"
+
+namespace llcoll::sim {
+
+inline constexpr int kMaxSimRanks = 8;
+inline constexpr int kMaxThreads = 48;
+inline constexpr int kMaxGrids = 160;
+inline constexpr int kMaxCtas = 48;
+inline constexpr size_t kStackBytes = 24 * 1024;
+
+class World;
+struct Lane;
+using Kernel = void (*)(Lane&);
+enum class ScratchKind { kLl, kSentinel, kFlag, kCount };
+
+struct KernelRow {
+  std::string name;
+  DType dtype;
+  bool once;
+  int ranks;  // 0: any
+  Kernel kernel;
+  ScratchKind scratch;
+  int buffers;
+  int phases;
+  int unit_bytes;
+  int slot_bytes;
+  bool push;
+};
+const KernelRow* find_row(const std::string& name, DType dtype, bool once, int ranks);
+const std::vector<KernelRow>& kernel_rows();
+
+// What one rank's launch of one call gets. Constant for the whole program.
+struct Launch {
+  const KernelRow* row = nullptr;
+  const Scratch* scratch = nullptr;
+  Message message{};
+  Plan plan{};
+  ReduceOp op = ReduceOp::kSum;
+  int data_call = 0;  // whose input values the input holds
+};
+
+enum class ThreadState : uint8_t { kFree, kReady, kPolling, kBarrier, kGridWait, kTimedOut };
+
+struct Thread {
+  void* sp;
+  ThreadState state;
+  uint8_t member;
+  int16_t grid;
+  int16_t cta;  // index into ctas
+  uint8_t channel;
+  bool watch_all;
+  bool waited;  // grid_wait() is behind it
+  bool triggered;
+  uint8_t num_watched;
+  uint16_t watched[Machine::kMaxWatched];
+  uint32_t watch_sum;
+  Ordering order;
+};
+
+struct CtaState {
+  uint8_t size, arrived, value, result;
+  bool used;
+  View view;
+};
+
+struct GridState {
+  int16_t rank, call, before;  // before: the launch it may wait for
+  uint8_t alive, untriggered;
+  bool started, complete, failed;
+  uint16_t start_view;
+  View done;
+};
+
+struct RankState {
+  View carried;  // what ended launches have done and seen
+  int16_t next_call, last_grid;
+};
+
+class World final : public Chooser {
+ public:
+  explicit World(const Program& program);
+  ~World();
+  World(const World&) = delete;
+
+  Outcome run_random_schedule(uint64_t seed, std::vector<std::string>* trace = nullptr);
+
+  // The explorer's steps: reset, then advance() until 0; advance gives the number of choices open.
+  void begin(std::vector<std::string>* trace = nullptr);
+  uint32_t advance();
+  void take(uint32_t choice) { choice_ = choice; }
+  void save(std::vector<char>& to) const;
+  void load_state(const std::vector<char>& from);
+  uint64_t hash() const;
+  bool pruned() const { return pruned_; }
+  Outcome outcome() const { return outcome_; }
+  void explore_mode() { exploring_ = true; }
+
+  // For the policies, on the fiber of `thread`.
+  uint32_t choose(ChoiceKind kind, uint32_t n) override;
+  ThreadState yield(Thread& thread, ThreadState state);  // the state it was resumed in
+  bool poll_failed(Thread& thread);                      // true: this wait gives up
+  bool barrier(Thread& thread, bool value);
+  void trigger(Thread& thread);
+  void grid_wait(Thread& thread);
+  void fail(Verdict verdict, const std::string& text);
+  void give_up(Thread& thread);
+  void mark_failed(Thread& thread) { grids_[thread.grid].failed = true; }
+  const Record* spare_record(const Thread& thread) const;
+  uint32_t word_of(const void* at, size_t bytes, Thread& thread);
+  bool is_raw(uint32_t word) const { return word >= user_word_ && !program_.model_user; }
+  // Control words of each rank: the abort word, and records that only mutants use.
+  static constexpr uint32_t kControlWords = 4 + 4 * 8;
+  char* raw(uint32_t word) { return reinterpret_cast<char*>(&raw_[word - user_word_]); }
+  uint32_t abort_word(int rank) const { return static_cast<uint32_t>(rank) * kControlWords; }
+  void user_kernel(Lane& lane);
+
+  Machine& machine() { return *machine_; }
+  const Program& program() const { return program_; }
+  bool is(Mutant mutant) const { return mutant_ == mutant; }
+  const Launch& launch_of(const Thread& thread) const {
+    const GridState& grid = grids_[thread.grid];
+    return launches_[grid.call * program_.ranks + grid.rank];
+  }
+  int rank_of(const Thread& thread) const { return grids_[thread.grid].rank; }
+  int call_of(const Thread& thread) const { return grids_[thread.grid].call; }
+  int num_threads() const { return program_.threads; }
+  Thread& running() { return threads_[running_]; }
+  void exit_thread();
+
+ private:
+  void lay_out();
+  void plan_calls();
+  std::vector<uint32_t> initial_memory() const;
+  bool start_grids();
+  bool may_start(int rank) const;
+  void start_grid(int rank);
+  void finish_grid(int grid);
+  void write_input(int rank, int call);
+  void check_output(const GridState& grid);
+  uint32_t user_value(uint32_t word) const { return is_raw(word) ? raw_[word - user_word_] : machine_->newest(word); }
+  uint32_t input_word(int rank, int call, uint32_t i) const;
+  std::vector<uint32_t> expected(int call) const;
+  bool is_runnable(const Thread& thread) const;
+  int collect(int* runnable) const;
+  void resume(int thread);
+  void clear_late(int rank);
+  void finish_if_stuck();
+  uint32_t draw_thread(const int* runnable, int n);
+
+  Program program_;
+  Mutant mutant_;
+  std::unique_ptr<Machine> machine_;
+  std::vector<Launch> launches_;  // [call][rank]
+  std::vector<Scratch> scratches_;
+  std::vector<Scratch> grid_scratches_;  // of a mutant
+  std::vector<std::vector<uint32_t>> expected_;
+  std::vector<std::vector<uint32_t>> inputs_;                // [call][rank * words + i]
+  uint32_t num_words_ = 0, user_word_ = 0, user_words_ = 0;  // per rank: input, then output, user_words_ each
+  uint32_t scratch_word_[static_cast<int>(ScratchKind::kCount)] = {};
+  ScratchShape shapes_[static_cast<int>(ScratchKind::kCount)] = {};
+  uint32_t capacity_[static_cast<int>(ScratchKind::kCount)] = {};
+  char* space_ = nullptr;  // addresses only: never touched
+  char* stacks_ = nullptr;
+
+  // The state of a run.
+  std::vector<uint32_t> raw_;
+  Thread threads_[kMaxThreads];
+  CtaState ctas_[kMaxCtas];
+  GridState grids_[kMaxGrids];
+  RankState ranks_[kMaxSimRanks];
+  int num_grids_ = 0;
+  int top_thread_ = 0;  // threads from here on are free
+  int running_ = -1;
+  int timeouts_left_ = 0;
+  int resident_ctas_ = 0;
+  uint32_t steps_ = 0;
+
+  // The driver's side.
+  void* main_sp_ = nullptr;
+  bool exploring_ = false;
+  bool stopped_ = false;
+  bool pruned_ = false;
+  bool in_fiber_ = false;
+  bool mid_segment_ = false;  // a fiber waits for a choice
+  uint32_t open_ = 0, choice_ = 0;
+  Outcome outcome_;
+  Random random_{0};
+  uint32_t stale_odds_ = 0, late_odds_ = 0, lag_odds_ = 0, timeout_odds_ = 0;
+  uint64_t slow_threads_ = 0;
+  uint32_t slow_ranks_ = 0;
+  std::vector<std::string>* trace_ = nullptr;
+};
+
+// What a kernel's code holds of the simulator.
+struct Lane {
+  World& world;
+  Thread& thread;
+  const Launch& launch;
+};
+
+}  // namespace llcoll::sim

@@ -1,0 +1,96 @@
+"""The shipped protocols on simulated memory that is weaker than any GPU's.
+
+LLCOLL_SIM_SECONDS: processor seconds for the random schedules together (default 20); the longer
+run of a release uses 600. Each program's seeds start at LLCOLL_SIM_SEED (default: a new one each
+day, printed), so a failure names the program and the seed that repeats it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from typing import Any
+
+import pytest
+import sim_programs
+from sim_programs import TWO_THREADS, USER, back_to_back, make_call, make_program, sim
+
+SECONDS = float(os.environ.get("LLCOLL_SIM_SECONDS", "20"))
+SEED = int(os.environ.get("LLCOLL_SIM_SEED", datetime.date.today().toordinal())) * 1_000_000_000
+PROGRAMS = sim_programs.shipped_programs()
+KERNELS = sorted({name.split(":")[0] for name in PROGRAMS})
+
+
+def fail_with_trace(name: str, program: Any, seed: int, text: str) -> None:
+    lines = sim.trace_of(program, seed)
+    pytest.fail(f"{name}: {text}, seed {seed}; the run's last steps:\n" + "\n".join(lines[-60:]))
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_random_schedules(kernel: str) -> None:
+    mine = {name: p for name, p in PROGRAMS.items() if name.split(":")[0] == kernel}
+    each = SECONDS / len(PROGRAMS)
+    total = failed_calls = 0
+    for name, program in mine.items():
+        report = sim.run_random(program, first_seed=SEED, schedules=10**9, max_seconds=each)
+        total += report.schedules
+        failed_calls += report.failed_calls
+        if report.bad.verdict != sim.Verdict.right:
+            fail_with_trace(name, program, report.bad_seed, report.bad.text)
+        assert report.schedules >= 100, f"{name}: {report.schedules} schedules are too few"
+        assert report.steps > 0
+    assert failed_calls > 0, "no program met a timeout"
+    print(f"{kernel}: {total} schedules of {len(mine)} programs, seeds from {SEED}")
+
+
+def test_same_seed_same_run() -> None:
+    program = PROGRAMS["one_shot_sentinel: idle member in the tail"]
+    assert sim.trace_of(program, 7) == sim.trace_of(program, 7)
+    assert sim.trace_of(program, 7) != sim.trace_of(program, 8)
+
+
+def test_speed() -> None:
+    """Small programs run fast enough for millions of schedules."""
+    report = sim.run_random(PROGRAMS["one_shot_ll: same"], schedules=5000)
+    assert (
+        report.schedules / report.seconds > 15_000
+    )  # 140,000 on the machine of docs/memory-model.md
+
+
+# Every schedule, every stale load and every late store of small programs. The kernels of one
+# exchange fit; where a program is too large for that, the search ends at the limit of states.
+def small(kernel: str, calls: list[dict[str, Any]], **world: Any) -> Any:
+    return make_program([make_call(**{"kernel": kernel, **call}) for call in calls], **world)
+
+
+EXHAUSTIVE = {
+    "two ranks, 5 epochs": ([{"numel": 1}] * 5, {}),
+    "two ranks, two units, 4 epochs": ([{"numel": 4}] * 4, {}),
+    "three ranks, 3 epochs": ([{"numel": 1}] * 3, {"ranks": 3}),
+    "five epochs in one launch": ([{"numel": 10, "max_chunk": 1}], {}),
+    "mixed sizes": ([{"numel": n} for n in (4, 2, 4, 2)], {}),
+    "two threads, one idle": ([{"numel": 6, "max_chunk": 2}] * 2, TWO_THREADS),
+    "two CTAs, then one": ([{"numel": 4, "channels": c} for c in (2, 1, 2)], {}),
+    "dependent": (back_to_back(), USER),
+    "a timeout": ([{"numel": 1}] * 3, {"timeouts": 1}),
+}
+ALL_STATES = int(os.environ.get("LLCOLL_SIM_STATES", "20000"))
+
+
+@pytest.mark.parametrize("name", EXHAUSTIVE)
+@pytest.mark.parametrize("kernel", [k for k in KERNELS if not k.endswith("streaming")])
+def test_every_schedule(kernel: str, name: str) -> None:
+    calls, world = EXHAUSTIVE[name]
+    report = sim.explore(small(kernel, calls, **world), max_states=ALL_STATES)
+    print(f"{report.states} states, {report.ends} ends, complete: {report.complete}")
+    assert report.bad.verdict == sim.Verdict.right, report.bad.text + "\n".join(report.trace[-60:])
+    assert report.complete or report.states == ALL_STATES
+    assert report.ends > 0 or not report.complete
+
+
+def test_some_searches_are_complete() -> None:
+    """The limit of states must not hide that nothing is ever searched to the end."""
+    for kernel in ("one_shot_ll", "two_shot_ll", "one_shot_flag", "one_shot_sentinel"):
+        calls, world = EXHAUSTIVE["two ranks, 5 epochs"]
+        report = sim.explore(small(kernel, calls, **world), max_states=10**6)
+        assert report.complete and report.ends > 1
