@@ -1,5 +1,6 @@
 #include "cpu/cpu_communicator.h"
 
+#include <algorithm>
 #include <cstring>
 #include <mutex>
 
@@ -69,6 +70,8 @@ class DefaultFloatMode {
 };
 
 constexpr size_t kPage = 4096;
+// Large enough to hide the ready words, small enough that the staging of both ranks stays in a core's L2.
+constexpr uint32_t kMaxFlagChunk = 64 * 1024;
 constexpr size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 
 // One segment: control, mailbox, then the three scratches. The same on every rank.
@@ -88,7 +91,8 @@ ScratchShape shape_for(size_t bytes, int num_ranks, const char* what) {
   shape.slot_bytes = P::kSlotBytes;
   shape.ready_bytes = 64;  // a line each: neighbours are polled by different ranks
   shape.num_ranks = num_ranks;
-  const size_t slots = bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits;
+  size_t slots = bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits;
+  if (!P::kPush) slots = std::min(slots, size_t{regions} * kMaxFlagChunk / P::kSlotBytes);
   check_that(slots >= size_t{regions} * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ",
              what, " slots get ", bytes, " bytes of it and need ",
              size_t{regions} * kStrideUnits * P::kSlotBytes * P::kBuffers);
@@ -209,11 +213,12 @@ class CpuCommunicator final : public Communicator {
     const int unit_bytes = p == kLl ? 8 : PlainMemory::kWidestUnit;
     const int n = world_size();
     const uint32_t regions = p == kFlag ? pull_regions(two ? 2 : 1, n) : push_regions(two ? 2 : 1, n);
-    const uint32_t max_chunk = plan_.shape[p].slots_per_channel / regions / kStrideUnits * kStrideUnits;
+    uint32_t max_chunk = plan_.shape[p].slots_per_channel / regions / kStrideUnits * kStrideUnits;
+    if (p == kFlag) max_chunk = std::min(max_chunk, kMaxFlagChunk / unit_bytes);
     const Plan cut = make_plan((bytes + unit_bytes - 1) / unit_bytes, two ? n : 1, 1, max_chunk);
     const Message message =
         make_message(call.input, call.output, bytes, element_bytes(call.dtype), unit_bytes, true, true);
-    const CpuKernel kernel = kernels_.find({call.algorithm, call.dtype, call.op, n, bytes >= kStreamFrom});
+    const CpuKernel kernel = kernels_.find({call.algorithm, call.dtype, call.op, n, n > 2 && bytes >= kStreamFrom});
     check_that(kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
     {
       const DefaultFloatMode mode;

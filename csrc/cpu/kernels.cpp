@@ -11,8 +11,9 @@ namespace llcoll {
 inline namespace LLC_ISA {
 namespace {
 
+// flatten: a call per unit of an algorithm's phase loop costs more than its work.
 template <template <class> class Protocol, bool two, class Type, int ranks, class Op, bool streaming>
-void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
+[[gnu::flatten]] void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
   HostMemory<streaming> mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;

@@ -6,6 +6,12 @@
 namespace llcoll {
 inline namespace LLC_ISA {
 
+// A memory may say kExchangesPlaces: where a line that two cores write in turn is dear to take back (coherent host
+// memory), two ranks swap their staging areas each time around the buffers. A rank then stages over what it has itself
+// just read, in lines that its own core holds.
+template <class Memory>
+inline constexpr bool kExchangesPlaces = requires { requires Memory::kExchangesPlaces; };
+
 template <class Memory>
 struct Flag {
   using Unit = Bytes<Memory::kWidestUnit>;
@@ -24,9 +30,13 @@ struct Flag {
     uint64_t epoch;
     uint64_t base;
     uint32_t stride;
+    // A function of the epoch alone, so both ranks agree. The writer of a slot is its last reader, or, where the message
+    // that used it last was shorter, one who stages 2 * kBuffers epochs after its own last use: nothing unread is lost.
+    int swap = kExchangesPlaces<Memory> && scratch.shape.num_ranks == 2 ? static_cast<int>(epoch / kBuffers & 1) : 0;
 
     LLC_FN Unit* slot(int rank, uint32_t region, uint32_t i) const {
-      return reinterpret_cast<Unit*>(scratch.memory[rank] + base + (uint64_t{region} * stride + i) * kSlotBytes);
+      char* memory = scratch.memory[kExchangesPlaces<Memory> ? rank ^ swap : rank];
+      return reinterpret_cast<Unit*>(memory + base + (uint64_t{region} * stride + i) * kSlotBytes);
     }
     // Two words by parity of the epoch: a peer that is one epoch ahead must not replace the word still awaited here.
     LLC_FN Packet* ready_word(int at_rank, int phase, int source) const {

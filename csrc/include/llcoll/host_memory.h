@@ -40,10 +40,10 @@ inline namespace LLC_ISA {
 template <bool kStreaming>
 struct HostMemory {
   static constexpr int kWidestUnit = 64;
-  // Chunks are staged one ahead; the ring is larger than a core's L2, so that a line is written again only after it
-  // left the reader's cache (a store to a line that a peer still holds costs a round trip).
+  // Chunks are staged one ahead, in as few buffers as that allows: they stay in the cores' own caches.
   static constexpr int kFlagAhead = 1;
-  static constexpr int kFlagBuffers = 64;
+  static constexpr int kFlagBuffers = 4;
+  static constexpr bool kExchangesPlaces = true;
   static constexpr uint32_t kPollsPerBurst = 64;
   static constexpr int kPeerBatch = 1;  // peers that one item of a phase loop serves: one thread overlaps nothing
   static constexpr bool kGridEndReleases = false;
