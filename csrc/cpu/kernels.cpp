@@ -11,9 +11,8 @@ namespace llcoll {
 inline namespace LLC_ISA {
 namespace {
 
-// flatten: a call per unit of an algorithm's phase loop costs more than its work.
 template <template <class> class Protocol, bool two, class Type, int ranks, class Op, bool streaming>
-[[gnu::flatten]] void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
+void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
   HostMemory<streaming> mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;
@@ -27,14 +26,21 @@ template <template <class> class Protocol, bool two, class Type, int ranks, clas
   }
 }
 
+// The rows that almost every call uses. flatten: a call per unit in a phase loop costs more than its work.
+template <template <class> class Protocol, bool two, class Type, int ranks, bool streaming>
+[[gnu::flatten]] void hot_kernel(HostWait* wait, const void* scratch, const void* message, const void* plan,
+                                 ReduceOp op) {
+  kernel<Protocol, two, Type, ranks, SumOp, streaming>(wait, scratch, message, plan, op);
+}
+
 template <template <class> class Protocol, bool two, class Type, bool streaming>
 CpuKernel find_row(const CpuKernelKey& key) {
   constexpr bool kHot =
       std::is_same_v<Type, Float32> || std::is_same_v<Type, BFloat16> || std::is_same_v<Type, Float16>;
   if constexpr (kHot) {
     if (key.op == ReduceOp::kSum) {
-      return key.num_ranks == 2 ? kernel<Protocol, two, Type, 2, SumOp, streaming>
-                                : kernel<Protocol, two, Type, 0, SumOp, streaming>;
+      return key.num_ranks == 2 ? hot_kernel<Protocol, two, Type, 2, false>
+                                : hot_kernel<Protocol, two, Type, 0, streaming>;
     }
   }
   return kernel<Protocol, two, Type, 0, AnyOp, streaming>;

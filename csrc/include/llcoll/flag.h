@@ -10,7 +10,9 @@ inline namespace LLC_ISA {
 // memory), two ranks swap their staging areas each time around the buffers. A rank then stages over what it has itself
 // just read, in lines that its own core holds.
 template <class Memory>
-inline constexpr bool kExchangesPlaces = requires { requires Memory::kExchangesPlaces; };
+inline constexpr bool kExchangesPlaces = requires {
+  requires Memory::kExchangesPlaces;
+};
 
 template <class Memory>
 struct Flag {
@@ -30,8 +32,9 @@ struct Flag {
     uint64_t epoch;
     uint64_t base;
     uint32_t stride;
-    // A function of the epoch alone, so both ranks agree. The writer of a slot is its last reader, or, where the message
-    // that used it last was shorter, one who stages 2 * kBuffers epochs after its own last use: nothing unread is lost.
+    // A function of the epoch alone, so both ranks agree. The writer of a slot is its last reader, or, where the
+    // message that used it last was shorter, one who stages 2 * kBuffers epochs after its own last use: nothing unread
+    // is lost.
     int swap = kExchangesPlaces<Memory> && scratch.shape.num_ranks == 2 ? static_cast<int>(epoch / kBuffers & 1) : 0;
 
     LLC_FN Unit* slot(int rank, uint32_t region, uint32_t i) const {

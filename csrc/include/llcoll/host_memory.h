@@ -44,6 +44,8 @@ struct HostMemory {
   static constexpr int kFlagAhead = 1;
   static constexpr int kFlagBuffers = 4;
   static constexpr bool kExchangesPlaces = true;
+  static constexpr bool kRows = true;
+  static constexpr uint32_t kPrefetchUnits = 32;  // where the work on a unit (bfloat16) keeps later loads back
   static constexpr uint32_t kPollsPerBurst = 64;
   static constexpr int kPeerBatch = 1;  // peers that one item of a phase loop serves: one thread overlaps nothing
   static constexpr bool kGridEndReleases = false;
@@ -99,6 +101,8 @@ struct HostMemory {
   LLC_FN Unit get(const Unit* at) const {
     return *at;
   }
+
+  LLC_FN void prefetch(const void* at) const { __builtin_prefetch(at); }
 
   LLC_FN void fence_release() const {
 #if defined(__x86_64__)

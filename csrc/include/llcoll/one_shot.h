@@ -4,6 +4,7 @@
 #include "llcoll/channel.h"
 #include "llcoll/gather.h"
 #include "llcoll/message.h"
+#include "llcoll/rows.h"
 
 namespace llcoll {
 inline namespace LLC_ISA {
@@ -81,10 +82,15 @@ LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, co
   using Unit = typename Protocol::Unit;
   const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
   const uint32_t num_regions = Protocol::kPush ? push_regions(1, num_ranks) : pull_regions(1, num_ranks);
+  [[maybe_unused]] const uint32_t shared_region = pull_region_for_all(0, num_ranks);
   Unit kept{};  // kOnce: what this member sent, read once
   run_epochs<Protocol, Type>(
       mem, group, scratch, plan, num_regions,
       [&](const auto& stage, uint32_t begin, uint32_t count) {
+        if constexpr (kByRows<Protocol, Memory>) {
+          stage_row(mem, message, begin, count, stage.slot(scratch.rank, shared_region, 0));
+          return stage.flush(0);
+        }
         group.each(count, [&](uint32_t i) {
           const Unit w = message.template read<Unit>(mem, begin + i);
           if constexpr (Group::kOnce) kept = w;
@@ -94,6 +100,12 @@ LLC_FN void one_shot(Memory& mem, const Group& group, const Scratch& scratch, co
       },
       [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
         if (!stage.ready(0)) return false;
+        if constexpr (kByRows<Protocol, Memory>) {
+          reduce_rows<Type, ranks, Unit>(
+              mem, message, begin, count, scratch.rank, num_ranks, op,
+              [&](int source) { return stage.slot(source, shared_region, 0); }, [](uint32_t, const Unit&) {});
+          return true;
+        }
         bool arrived = true;
         group.each(count, [&](uint32_t i) {
           const Unit own = Group::kOnce ? kept : message.template read<Unit>(mem, begin + i);

@@ -17,6 +17,13 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
   run_epochs<Protocol, Type>(
       mem, group, scratch, plan, num_regions,
       [&](const auto& stage, uint32_t begin, uint32_t count) {
+        if constexpr (kByRows<Protocol, Memory>) {
+          for (int peer = 0; peer < num_ranks; ++peer) {
+            if (peer == rank) continue;
+            stage_row(mem, message, peer * plan.part + begin, count, stage.slot(rank, pull_region(peer), 0));
+          }
+          return stage.flush(0);
+        }
         group.each(count, [&](uint32_t i) {
           LLC_UNROLL
           for (int peer = 0; peer < num_ranks; ++peer) {
@@ -28,6 +35,21 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
       [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
         bool arrived = stage.ready(0);
         if (!arrived) return false;
+        if constexpr (kByRows<Protocol, Memory>) {
+          const uint32_t shared_region = pull_region_for_all(1, num_ranks);
+          Unit* result = stage.slot(rank, shared_region, 0);
+          reduce_rows<Type, ranks, Unit>(
+              mem, message, rank * plan.part + begin, count, rank, num_ranks, op,
+              [&](int source) { return stage.slot(source, pull_region(rank), 0); },
+              [&](uint32_t i, const Unit& sum) { mem.put(result + i, sum); });
+          stage.flush(1);
+          if (!stage.ready(1)) return false;
+          for (int source = 0; source < num_ranks; ++source) {
+            if (source == rank) continue;
+            gather_row(mem, message, source * plan.part + begin, count, stage.slot(source, shared_region, 0));
+          }
+          return true;
+        }
         group.each(count, [&](uint32_t i) {
           const uint32_t at = rank * plan.part + begin + i;
           const Unit own = message.template read<Unit>(mem, at);
