@@ -38,7 +38,13 @@ CSRC = Path("csrc")  # setuptools wants paths relative to the root
 os.chdir(ROOT)
 
 # csrc/*.cpp go into both shared objects, each with its own registry, except for these.
-CPU_ONLY = ["ops.cpp", "ops_collectives_cpu.cpp", "python.cpp", "python_probe.cpp"]
+CPU_ONLY = [
+    "ops.cpp",
+    "ops_collectives_cpu.cpp",
+    "python.cpp",
+    "python_front.cpp",
+    "python_probe.cpp",
+]
 CUDA_ONLY = ["ops_cuda*.cpp", "python_cuda*.cpp"]
 KERNELS = "cpu/kernels*.cpp"
 # Host code that the CUDA backend uses too: the bootstrap, and what debug mode compares calls with.

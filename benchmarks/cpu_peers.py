@@ -33,7 +33,7 @@ from rich.table import Table
 # Short batches: one that another process disturbs is one of many.
 NUM_BATCHES = 41
 DEFAULT_SIZES = "8,64,128,512,1K,4K,16K,64K,256K,1M,4M,16M"
-TORCH_CONTENDERS = ["llcoll", "llcoll_plan", "gloo"]
+TORCH_CONTENDERS = ["llcoll", "llcoll_op", "llcoll_plan", "gloo"]
 console = Console()
 
 

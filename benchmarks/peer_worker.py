@@ -150,6 +150,8 @@ class TorchJob(Job):
         count = num_bytes // ITEM_BYTES[dtype]
         buffer = self.torch.zeros(count, dtype=getattr(self.torch, dtype))
         if contender == "llcoll":
+            return partial(self.llcoll.all_reduce_, buffer), buffer
+        if contender == "llcoll_op":
             return partial(self.torch.ops.llcoll.all_reduce_.default, buffer), buffer
         if contender == "llcoll_plan":
             return self.llcoll.plan(buffer), buffer

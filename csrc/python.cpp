@@ -40,7 +40,8 @@ PyModuleDef module_def = {PyModuleDef_HEAD_INIT, "_C", nullptr, -1, methods, nul
 
 PyMODINIT_FUNC PyInit__C() {
   PyObject* module = PyModule_Create(&llcoll::module_def);
-  if (module != nullptr && (!llcoll::add_common(module) || PyModule_AddFunctions(module, llcoll::probe_methods) != 0)) {
+  if (module != nullptr && (!llcoll::add_common(module) || PyModule_AddFunctions(module, llcoll::front_methods) != 0 ||
+                            PyModule_AddFunctions(module, llcoll::probe_methods) != 0)) {
     Py_CLEAR(module);
   }
   return module;

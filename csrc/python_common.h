@@ -28,6 +28,15 @@ class WithoutLock {
   PyThreadState* thread_;
 };
 
+// Runs body(argument), which may wait for peers, from a function that Python called. `is_short`: with Python's lock
+// held until the wait lasts. False: the Python error is set, a signal handler's where one ended the wait.
+bool run_wait(bool is_short, void (*body)(void*), void* argument);
+template <class F>
+bool run_wait(bool is_short, F& f) {
+  return run_wait(
+      is_short, [](void* argument) { (*static_cast<F*>(argument))(); }, &f);
+}
+
 // The bootstrap's all_gather over a Python callable (bytes) -> list of bytes. It is called without Python's lock. A
 // Python exception comes out as a C++ one; restore() sets the original again, true if there was one.
 class PythonAllGather {
@@ -74,6 +83,8 @@ PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gath
 
 // More functions, for measurements and for selection as a pure function: of both modules, of _C, of _cuda.
 extern PyMethodDef select_methods[];
+extern PyMethodDef front_methods[];
+extern PyMethodDef front_methods[];
 extern PyMethodDef probe_methods[];
 extern PyMethodDef cuda_probe_methods[];
 

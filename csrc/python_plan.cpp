@@ -71,23 +71,8 @@ struct PlanObject {
 
 PyObject* plan_run(PyObject* self, PyObject*) {
   Plan& plan = *reinterpret_cast<PlanObject*>(self)->plan;
-  try {
-    if (plan.is_short()) {
-      const HeldLock lock;
-      plan.run();
-    } else {
-      const WithoutLock without_lock;
-      plan.run();
-    }
-  } catch (const std::exception& error) {
-    if (interrupt != nullptr && PyErr_GivenExceptionMatches(interrupt, PyExc_BaseException)) {
-      PyObject* raised = std::exchange(interrupt, nullptr);
-      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
-      Py_DECREF(raised);
-      return nullptr;
-    }
-    return raise_python(error);
-  }
+  auto run = [&] { plan.run(); };
+  if (!run_wait(plan.is_short(), run)) return nullptr;
   Py_RETURN_NONE;
 }
 
@@ -182,6 +167,28 @@ PyMethodDef module_methods[] = {
 };
 
 }  // namespace
+
+bool run_wait(bool is_short, void (*body)(void*), void* argument) {
+  try {
+    if (is_short) {
+      const HeldLock lock;
+      body(argument);
+    } else {
+      const WithoutLock without_lock;
+      body(argument);
+    }
+    return true;
+  } catch (const std::exception& error) {
+    if (interrupt != nullptr && PyErr_GivenExceptionMatches(interrupt, PyExc_BaseException)) {
+      PyObject* raised = std::exchange(interrupt, nullptr);
+      PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(raised)), raised);
+      Py_DECREF(raised);
+    } else {
+      raise_python(error);
+    }
+    return false;
+  }
+}
 
 // The backends' waits call this. True: a signal handler raised, the wait must end.
 bool check_signals() {

@@ -154,7 +154,7 @@ class CpuCommunicator final : public Communicator {
   }
 
   void run(const CollectiveCall& call) override {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_calls();
     wait_->begin(name_of(call.kind), name_of(call.algorithm));
     check_usable();
     if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
@@ -166,7 +166,7 @@ class CpuCommunicator final : public Communicator {
   }
 
   void barrier(void*) override {
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_calls();
     wait_->begin("barrier", name_of(Algorithm::kOneShotFlag));
     check_usable();
     run_kernel({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr});
@@ -176,12 +176,23 @@ class CpuCommunicator final : public Communicator {
   void abort(const std::string&) override { wait_->abort_all({ErrorKind::kAborted, rank(), -1}); }
   void announce_error(const std::string& what) override {
     if (!cross_check_ || closed_) return;
-    const std::lock_guard lock(mutex_);
+    const auto lock = lock_calls();
     cross_check_->announce(what);
   }
   void close() override { closed_ = true; }
 
  private:
+  // The other thread's wait may need Python's lock to look at signals, so this one must not sleep with it: asking
+  // whether the call is interrupted gives it up.
+  std::unique_lock<std::mutex> lock_calls() {
+    std::unique_lock<std::mutex> lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) [[unlikely]] {
+      check_that(!interrupted(), "interrupted before the call began");
+      lock.lock();
+    }
+    return lock;
+  }
+
   // Records start at `epoch`, so that tests can begin just below a wrap; sentinel slots are empty, the rest is zero.
   void clear(uint64_t epoch) {
     for (int p = 0; p < kNumCpuProtocols; ++p) {

@@ -28,6 +28,17 @@ def create(
     /,
 ) -> None: ...
 def use_cuda_barrier(capsule: Any, /) -> None: ...
+def set_front(
+    capsule: Any, tensor_type: type, watches: tuple[Callable[[], Any], ...], /
+) -> bool: ...
+def all_reduce(
+    input: torch.Tensor,
+    reduce_op: str,
+    group_name: str | None,
+    algorithm: str,
+    out: torch.Tensor,
+    /,
+) -> bool: ...
 def set_error_classes(
     error: type[BaseException],
     timeout: type[BaseException],

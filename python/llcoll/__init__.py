@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from . import _ops
+from . import _C, _ops
 from ._errors import (
     CollectiveAborted,
     CollectiveMismatch,
@@ -67,7 +67,11 @@ __all__ = [
 _all_reduce = _ops.ops.all_reduce.default
 _all_reduce_ = _ops.ops.all_reduce_.default
 _all_reduce_out = _ops.ops.all_reduce_out.default
+# Plain CPU tensors around the dispatcher; False where only the op will do.
+_direct = _C.all_reduce
 _is_compiling = torch.compiler.is_compiling
+# True in Dynamo's eyes, so that it never meets what follows; cheaper to call than is_compiling.
+_is_tracing = torch.compiler.is_dynamo_compiling
 
 
 def all_reduce(
@@ -93,8 +97,11 @@ def all_reduce_(
     input: torch.Tensor, reduce_op: str = "sum", group: Any = None, algorithm: str = "auto"
 ) -> torch.Tensor:
     """all_reduce in place, outside autograd; returns its argument."""
-    if _is_compiling():
+    if _is_tracing():
         _all_reduce_(input, reduce_op, group_name_of(group), algorithm=algorithm)
+        return input
+    name = None if group is None else group_name_of(group)
+    if _direct(input, reduce_op, name, algorithm, input):
         return input
     try:
         if group is None and reduce_op == "sum" and algorithm == "auto":
@@ -115,8 +122,11 @@ def all_reduce_out(
     out: torch.Tensor,
 ) -> torch.Tensor:
     """all_reduce into `out`, outside autograd; returns `out`."""
-    if _is_compiling():
+    if _is_tracing():
         _all_reduce_out(input, reduce_op, group_name_of(group), algorithm=algorithm, out=out)
+        return out
+    name = None if group is None else group_name_of(group)
+    if _direct(input, reduce_op, name, algorithm, out):
         return out
     try:
         _all_reduce_out(input, reduce_op, group_name_of(group), algorithm=algorithm, out=out)

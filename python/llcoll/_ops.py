@@ -38,6 +38,23 @@ def backends() -> list:
     return [_C] if _cuda is None else [_C, _cuda]
 
 
+def _set_front() -> bool:
+    """Lets the front go around the dispatcher; False where this torch lacks what that takes."""
+    try:
+        watches = (
+            torch._C._len_torch_dispatch_stack,
+            torch._C._len_torch_function_stack,
+            torch._C._get_tracing_state,
+            torch._C._autograd._profiler_enabled,
+        )
+        capsule = torch.Tensor.__dlpack_c_exchange_api__
+    except AttributeError:
+        return False
+    return _C.set_front(capsule, torch.Tensor, watches)
+
+
+HAS_FRONT = _set_front()
+
 ops: Any = torch.ops.llcoll
 
 # Autograd needs nothing from these: without a kernel there torch would run its generic fallback,

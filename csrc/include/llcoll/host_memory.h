@@ -30,6 +30,8 @@ class HostWait {
   virtual bool wait_on(Patience& patience, int source, uint64_t epoch) = 0;
   virtual void stop_waiting() = 0;
   virtual bool aborted() const = 0;
+  // Polls between two calls of wait_on, less one; a power of two less one.
+  uint32_t burst_mask = 63;
 
  protected:
   ~HostWait() = default;
@@ -46,7 +48,6 @@ struct HostMemory {
   static constexpr bool kExchangesPlaces = true;
   static constexpr bool kRows = true;
   static constexpr uint32_t kPrefetchUnits = 32;  // where the work on a unit (bfloat16) keeps later loads back
-  static constexpr uint32_t kPollsPerBurst = 64;
   static constexpr int kPeerBatch = 1;  // peers that one item of a phase loop serves: one thread overlaps nothing
   static constexpr bool kGridEndReleases = false;
   using Patience = HostWait::Patience;
@@ -158,7 +159,7 @@ struct HostMemory {
 #if defined(__x86_64__)
     _mm_pause();
 #endif
-    return ++patience.polls % kPollsPerBurst != 0;
+    return (++patience.polls & wait->burst_mask) != 0;
   }
   LLC_FN bool wait_on(Patience& patience, int source, uint64_t epoch) const {
     return wait->wait_on(patience, source, epoch);
