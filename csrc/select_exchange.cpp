@@ -6,6 +6,7 @@ namespace llcoll {
 namespace {
 
 constexpr size_t kKiB = 1024;
+constexpr const char* kTorn = "16-byte packets arrive torn between these GPUs";
 
 bool reduces(Collective kind) { return kind == Collective::kReduceScatter || kind == Collective::kReduce; }
 
@@ -13,9 +14,10 @@ bool reduces(Collective kind) { return kind == Collective::kReduceScatter || kin
 const char* why_not(Algorithm algorithm, Collective kind, DType dtype, const Topology& topology) {
   switch (algorithm) {
     case Algorithm::kOneShotFlag:
-      return nullptr;
+      // Its hello words carry more than their epoch.
+      return kind == Collective::kAllToAllV && !topology.wide_packets ? kTorn : nullptr;
     case Algorithm::kOneShotLl:
-      return topology.wide_packets ? nullptr : "16-byte packets arrive torn between these GPUs";
+      return topology.wide_packets ? nullptr : kTorn;
     case Algorithm::kOneShotSentinel:
       if (!reduces(kind)) return "a copy must be exact, and any bit pattern may be data; use one_shot_ll or auto";
       return is_floating(dtype) ? nullptr : "integers have no spare bit pattern; use one_shot_ll or auto";

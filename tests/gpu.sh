@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, memcheck, speed-N, host-N (N ranks); a word selects all parts that begin with it.
+# Parts: loopback, correctness-N, collectives-N, memcheck, speed-N, speed-collectives-N, host-N (N ranks); a word
+# selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -75,6 +76,10 @@ for num_ranks in 2 4 8 3 7; do
     --calls $calls --limit 65
 done
 
+for num_ranks in 2 4 8 3; do
+  part "collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/collectives.py --limit 54
+done
+
 # Loading every kernel at start would have the checker patch all of torch. It may refuse MPS: then the ranks take turns.
 lazy=(env CUDA_MODULE_LOADING=LAZY)
 short=(tests/gpu/sanitized.py tests/gpu/correctness.py --short --wait 40 --limit 50 grid mixed chunks)
@@ -91,6 +96,10 @@ fi
 
 for num_ranks in 2 4 8; do
   part "speed-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/speed.py --seconds 30 --limit 52
+done
+for num_ranks in 2 4; do
+  part "speed-collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/speed_collectives.py \
+    --seconds 35 --limit 54
 done
 part host-2 40 "${launch[@]}" 2 --timeout 38 tests/gpu/host_cost.py
 
