@@ -51,9 +51,11 @@ LLC_FN void run_exchange(Memory& mem, const Group& group, const Scratch& scratch
     stage.retire(channel.extent(), previous_buffer);
     channel.set_extent(extent);
     // Ends the epoch for idle members too: without it the next sends could come from a member that is not ordered
-    // behind the reads. With clears the fence must stand on both sides, the clearer's and the reader's.
+    // behind the reads. With clears there is a fence on both sides of the barrier: the one before it acquires what this
+    // member polled (another may write next), the one after it releases what others cleared (this one sends).
     if (Protocol::kNeedsFence && !last) mem.fence();
     failed = group.any(failed);
+    if (Protocol::kNeedsFence && !last) mem.fence();
   }
   if (failed) poison();
   channel.close(mem, group, failed);
