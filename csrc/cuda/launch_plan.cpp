@@ -61,6 +61,12 @@ CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
   }
 }
 
+// Rounding may leave the last channel without a unit in its last epoch. In a push protocol nothing would then tell the
+// peers that it has started that epoch, and the next call could send into slots that they still read.
+bool has_idle_epoch(const Plan& cut, uint32_t num_channels) {
+  return uint64_t{num_channels - 1} * cut.per_channel + uint64_t{cut.num_chunks - 1} * cut.chunk >= cut.part;
+}
+
 bool aligned(const void* pointer, uint32_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
 }  // namespace
@@ -109,6 +115,9 @@ LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayo
   if (plan.protocol == kFlag) plan.num_threads = std::min<uint32_t>(plan.num_threads, kMaxPullThreads);
   plan.num_channels = std::clamp<uint32_t>((part + plan.num_threads - 1) / plan.num_threads, 1, max_channels);
   plan.cut = make_plan(units, num_parts, plan.num_channels, max_chunk);
+  while (facts.push && plan.num_channels > 1 && has_idle_epoch(plan.cut, plan.num_channels)) {
+    plan.cut = make_plan(units, num_parts, --plan.num_channels, max_chunk);
+  }
   const bool once = plan.cut.num_chunks == 1 && plan.cut.per_channel <= plan.num_threads;
   plan.kernel = plan.protocol == kLl && !layout.wide_packets
                     ? find_ll_narrow(two, call.dtype)
