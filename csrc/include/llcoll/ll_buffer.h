@@ -139,10 +139,9 @@ class LLBuffer {
   }
 
   // Empties a slot of this rank, in the part of this epoch or of an earlier one: nobody may be sending there.
-  // Visible to peers as after recv().
+  // Visible to peers as after recv(). kLl needs no reset; who resets there orders it by barrier() or the kernel's end.
   template <class T>
   LLC_FN void reset(uint32_t slot, uint32_t epochs_ago = 0) {
-    cleared_ = true;
     Slot<T>::clear(mem_, buffer_.memory[rank()] + offset_of<T>(slot, epochs_ago));
   }
   // The slots [first, first + count), split over the members. With three parts, epochs_ago = 1 keeps clears off the
@@ -155,11 +154,12 @@ class LLBuffer {
   // Ends the epoch, for all members. The barrier holds idle members too: without it the next sends could come from one
   // that is not ordered behind the reads. `last`: nothing follows in this kernel, whose end then orders the resets.
   LLC_FN void advance_epoch(bool last = false) {
-    // Resets and reads before the next sends, on the clearer's side and on the reader's; pairs with the peers' same
-    // fence through the messages of two epochs.
-    if ((kClears || cleared_) && !last) mem_.fence();
+    // Resets and reads before the next sends, on both sides of the barrier: the fence before it acquires what this
+    // member polled (another may write next), the one behind it releases what others cleared (this one sends).
+    if (kClears && !last) mem_.fence();
     failed_ = group_.any(failed_);
     if constexpr (mode == LlMode::kLlNarrow) scrub();
+    if (kClears && !last) mem_.fence();
     epoch_ += 1;
     record_.epoch += 1;
     if (buffer_.shape.round_robin != 0) {
@@ -209,7 +209,7 @@ class LLBuffer {
 
   // A 4-byte flag comes again after 2^32 - 1 epochs, so a slot that nobody used for so long would hand out old data:
   // each epoch empties one slot of the part that just ended. All members have received there (the barrier before), and
-  // peers send there again only after this rank's next messages, which the fence and the barrier put behind it.
+  // peers send there again only after this rank's next messages, which the barrier and the fence put behind it.
   LLC_FN void scrub() {
     if (buffer_.shape.round_robin < 2) return;
     using Packet = LlSlot<mode, uint32_t>;
@@ -217,7 +217,6 @@ class LLBuffer {
     const uint32_t turn = static_cast<uint32_t>(epoch_) / buffer_.shape.round_robin;
     if (group_.rank == 0) {
       Packet::clear(mem_, buffer_.memory[rank()] + base_ + uint64_t{turn % num_slots} * Packet::kBytes);
-      mem_.fence();
     }
     group_.sync();
   }
@@ -240,7 +239,6 @@ class LLBuffer {
   LlFlag flag_;
   uint64_t base_;
   bool failed_;
-  bool cleared_ = false;  // in LL mode only a reset needs the fence
 };
 
 }  // namespace LLC_ISA
