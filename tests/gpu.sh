@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, collectives-N, memcheck, speed-N, speed-collectives-N, host-N (N ranks); a word
-# selects all parts that begin with it.
+# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, memcheck, speed-N, speed-collectives-N,
+# speed-ll128-N, host-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -80,6 +80,20 @@ for num_ranks in 2 4 8 3; do
   part "collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/collectives.py --limit 54
 done
 
+for num_ranks in 2 4 8 3; do
+  part "ll128-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/ll128.py --limit 54
+done
+# Built where nvcc is: nvcc -std=c++20 -O3 -arch=sm_90 -Icsrc/include tests/cpp/ll128_litmus.cu -o build/ll128_litmus,
+# and python examples/run.py --device cuda --build-only build/examples
+if [ -x build/ll128_litmus ]; then part litmus 40 build/ll128_litmus 5; fi
+examples=build/examples/llcoll_examples_cuda.so
+if [ -e $examples ]; then
+  for num_ranks in 2 4; do
+    part "examples-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 examples/run.py --device cuda \
+      --library $examples
+  done
+fi
+
 # Loading every kernel at start would have the checker patch all of torch. It may refuse MPS: then the ranks take turns.
 lazy=(env CUDA_MODULE_LOADING=LAZY)
 short=(tests/gpu/sanitized.py tests/gpu/correctness.py --short --wait 40 --limit 50 grid mixed chunks)
@@ -100,6 +114,10 @@ done
 for num_ranks in 2 4; do
   part "speed-collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/speed_collectives.py \
     --seconds 35 --limit 54
+done
+for num_ranks in 2 4 8; do
+  part "speed-ll128-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/ll128_speed.py --seconds 40 \
+    --limit 54
 done
 part host-2 40 "${launch[@]}" 2 --timeout 38 tests/gpu/host_cost.py
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from test_headers import find_nvcc
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "tests" / "cpp" / "ll_buffer_test.cpp"
@@ -72,3 +73,16 @@ def test_drawn(
     program: Path, mode: str, num_ranks: int, parts: int, capacity: int, epoch: int
 ) -> None:
     run(program, "exchange", mode, num_ranks, parts, capacity, 12, epoch)
+
+
+@pytest.mark.timeout(400)
+def test_nvcc(tmp_path: Path) -> None:
+    """Templates that nothing instantiates are not compiled by the header tests."""
+    nvcc = find_nvcc()
+    if nvcc is None:
+        pytest.skip("no nvcc (the CUDA toolkit's compiler)")
+    source = ROOT / "tests" / "cpp" / "ll_buffer_device.cu"
+    command = [nvcc, "-std=c++20", "-arch=sm_90", "-Werror", "all-warnings"]
+    command += [f"-I{ROOT / 'csrc' / 'include'}", "-c", source, "-o", tmp_path / "device.o"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=380)
+    assert done.returncode == 0, done.stdout + done.stderr
