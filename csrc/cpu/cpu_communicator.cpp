@@ -85,19 +85,14 @@ template <template <class> class ProtocolOf>
 ScratchShape shape_for(size_t bytes, int num_ranks, const char* what) {
   using P = ProtocolOf<PlainMemory>;
   const uint32_t regions = P::kPush ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
-  ScratchShape shape{};
-  shape.num_channels = 1;
-  shape.num_buffers = P::kBuffers;
-  shape.slot_bytes = P::kSlotBytes;
-  shape.ready_bytes = 64;  // a line each: neighbours are polled by different ranks
-  shape.num_ranks = num_ranks;
-  size_t slots = bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits;
+  constexpr uint32_t kReadyBytes = 64;  // a line each: neighbours are polled by different ranks
+  size_t slots =
+      std::min<size_t>(bytes / P::kBuffers / P::kSlotBytes / kStrideUnits * kStrideUnits, max_slots(1, P::kSlotBytes));
   if (!P::kPush) slots = std::min(slots, size_t{regions} * kMaxFlagChunk / P::kSlotBytes);
   check_that(slots >= size_t{regions} * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ",
              what, " slots get ", bytes, " bytes of it and need ",
              size_t{regions} * kStrideUnits * P::kSlotBytes * P::kBuffers);
-  shape.slots_per_channel = static_cast<uint32_t>(slots);
-  return shape;
+  return make_shape(static_cast<uint32_t>(slots), 1, P::kBuffers, P::kSlotBytes, kReadyBytes, num_ranks);
 }
 
 SegmentPlan plan_segment(const Options& options) {
@@ -144,6 +139,7 @@ class CpuCommunicator final : public Communicator {
       for (int r = 0; r < world_size(); ++r) {
         scratch_[p].memory[r] = reinterpret_cast<char*>(segments_[r].data() + plan_.scratch_offset[p]);
       }
+      find_records(scratch_[p]);
     }
     wait_ = std::make_unique<CpuWait>(options_, controls);
     if (options_.debug) cross_check_ = std::make_unique<CrossCheck>(rank(), boxes, *wait_);
@@ -204,13 +200,11 @@ class CpuCommunicator final : public Communicator {
         reinterpret_cast<Packet*>(scratch + at)->flag = epoch;
       }
       auto* record = reinterpret_cast<Record*>(scratch + shape.records_offset());
-      *record = Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0};
+      *record = Record::make(epoch, 0, static_cast<uint32_t>(epoch % shape.num_buffers));
     }
   }
 
-  uint64_t epoch_of(Protocol p) const {
-    return reinterpret_cast<const Record*>(scratch_[p].memory[rank()] + plan_.shape[p].records_offset())->epoch;
-  }
+  uint64_t epoch_of(Protocol p) const { return scratch_[p].records->epoch; }
 
   void check_usable() {
     check_that(!closed_, "the communicator of group '", options_.group_name, "' was shut down");

@@ -59,8 +59,8 @@ class CudaCommunicator final : public Communicator {
     const DeviceScope scope(memory_.device);
     topology_.cuda = true;
     topology_.has_multicast = memory_.multicast != 0;
-    agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     agree_on_grid(all_gather);
+    agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     self_test(all_gather);
     if (options_.debug) start_host_check(all_gather);
     selection_ = Selection(options_, topology_);
@@ -195,7 +195,7 @@ class CudaCommunicator final : public Communicator {
   void prepare() {
     check_that(int(memory_.buffers.size()) == world_size(), "got ", memory_.buffers.size(), " buffers for ",
                world_size(), " ranks");
-    layout_ = plan_cuda_buffer(options_);
+    layout_ = plan_cuda_buffer(options_, max_channels_);
     check_that(memory_.bytes >= layout_.bytes + options_.pool_bytes, "the symmetric buffer has ", memory_.bytes,
                " bytes, needed ", layout_.bytes + options_.pool_bytes);
     pool_ = memory_.buffers[rank()] + memory_.bytes - options_.pool_bytes;
@@ -209,7 +209,7 @@ class CudaCommunicator final : public Communicator {
 
   // Clears this rank's buffer and starts its records. Nobody may send before a round of the bootstrap behind it.
   void lay_out() {
-    layout_ = plan_cuda_buffer(options_, topology_.wide_packets);
+    layout_ = plan_cuda_buffer(options_, max_channels_, topology_.wide_packets);
     char* own = reinterpret_cast<char*>(memory_.buffers[rank()]);
     check_cuda(cudaMemset(own, 0, layout_.bytes), "cudaMemset");
     for (int p = 0; p < kNumProtocols; ++p) {
@@ -225,7 +225,7 @@ class CudaCommunicator final : public Communicator {
       }
       const uint64_t epoch = options_.first_epoch;
       const std::vector<Record> records(shape.num_channels,
-                                        Record{epoch, 0, static_cast<uint16_t>(epoch % shape.num_buffers), 0});
+                                        Record::make(epoch, 0, static_cast<uint32_t>(epoch % shape.num_buffers)));
       check_cuda(cudaMemcpy(scratch + shape.records_offset(), records.data(), records.size() * sizeof(Record),
                             cudaMemcpyHostToDevice),
                  "cudaMemcpy");
@@ -241,10 +241,12 @@ class CudaCommunicator final : public Communicator {
       args.wait.timeout_ns = static_cast<uint64_t>(options_.timeout_s * 1e9);
       args.wait.rank = rank();
       args.wait.num_ranks = world_size();
+      args.wait.own_abort = &control(rank())->aborted;
       for (int r = 0; r < world_size(); ++r) {
         args.scratch.memory[r] = reinterpret_cast<char*>(memory_.buffers[r]) + layout_.offset[p];
         args.wait.controls[r] = control(r);
       }
+      find_records(args.scratch);
       args.symmetric.pool_offset = memory_.bytes - options_.pool_bytes - layout_.offset[p];
     }
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -337,10 +339,13 @@ class CudaCommunicator final : public Communicator {
     if (status == cudaStreamCaptureStatusActive) {
       check_that(capture_id_ != id || stream == capture_stream_,
                  "two streams of one capture use the same group: capture its calls on one stream");
+      if (capture_id_ != id) std::memset(last_launch_, 0, sizeof(last_launch_));
       capture_id_ = id;
       capture_stream_ = stream;
+      capturing_ = true;
       return;
     }
+    capturing_ = false;
     if (launched_ && stream != last_stream_) {
       check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
       check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
@@ -371,6 +376,7 @@ class CudaCommunicator final : public Communicator {
       args.symmetric.output = place_of(call.output, plan.message.num_bytes);
     }
     args.wait.algorithm = static_cast<int32_t>(call.algorithm);
+    place(plan.protocol, plan.num_channels, args.order);
     enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
   }
 
@@ -384,7 +390,22 @@ class CudaCommunicator final : public Communicator {
     plan.args.scratch = args_[plan.protocol].scratch;
     plan.args.wait = args_[plan.protocol].wait;
     plan.args.wait.algorithm = static_cast<int32_t>(call.algorithm) | static_cast<int32_t>(call.kind) << kKindShift;
+    place(plan.protocol, plan.num_channels, plan.args.order);
     enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &plan.args);
+  }
+
+  // Captured launches let their dependents start early and know whom they may overlap: the launch before them in the
+  // same capture, channel by channel. The first of a graph overlaps nobody, since a graph starts behind all earlier
+  // work. Eager ones do neither: the host is slower than what that gains, and replays in between are not seen here.
+  void place(Protocol protocol, uint32_t num_channels, LaunchOrder& order) {
+    next_launch_ = next_launch_ == Record::kLaunchMask ? 1 : next_launch_ + 1;
+    order.launch = next_launch_;
+    order.early_trigger = capturing_ && dependent_launch_;
+    uint32_t* last = last_launch_[protocol];
+    for (uint32_t c = 0; c < num_channels; ++c) {
+      order.last_launch[c] = order.early_trigger ? last[c] : 0;
+      if (capturing_) last[c] = next_launch_;
+    }
   }
 
   void enqueue(const CollectiveCall& call, const void* kernel, uint32_t num_channels, uint32_t num_threads,
@@ -397,7 +418,7 @@ class CudaCommunicator final : public Communicator {
     config.blockDim = dim3(num_threads);
     config.stream = static_cast<cudaStream_t>(call.stream);
     config.attrs = &dependent;
-    config.numAttrs = dependent_launch_ ? 1 : 0;
+    config.numAttrs = capturing_ && dependent_launch_ ? 1 : 0;
     void* params[] = {args};
     check_cuda(cudaLaunchKernelExC(&config, kernel, params), name_of(call.kind));
   }
@@ -415,6 +436,9 @@ class CudaCommunicator final : public Communicator {
   uint64_t pool_ = 0;  // address of this rank's
   uint32_t max_channels_ = 1;
   bool lines_stay_whole_ = true;  // between this rank's GPU and every other rank's
+  uint32_t next_launch_ = 0;
+  uint32_t last_launch_[kNumProtocols][kMaxChannels]{};
+  bool capturing_ = false;
   bool dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
   cudaEvent_t event_ = nullptr;
   cudaStream_t side_stream_ = nullptr;
@@ -431,7 +455,7 @@ class CudaCommunicator final : public Communicator {
 }  // namespace
 
 // The pool is the end of the buffer.
-uint64_t cuda_buffer_bytes(const Options& options) { return plan_cuda_buffer(options).bytes + options.pool_bytes; }
+uint64_t cuda_buffer_bytes(const Options& options) { return max_cuda_buffer_bytes(options) + options.pool_bytes; }
 
 std::shared_ptr<Communicator> make_cuda_communicator(const Options& options, const CudaMemory& memory,
                                                      const AllGather& all_gather) {

@@ -1,6 +1,7 @@
 // The entry of the kernels of one exchange, and the table rows of those that reduce.
 #pragma once
 
+#include "cuda/cta.cuh"
 #include "cuda/exchange_kernels.h"
 #include "cuda/kernel_args.h"
 #include "llcoll/all_gather.h"
@@ -20,7 +21,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm) copy_kernel(const 
   cudaGridDependencySynchronize();
 #endif
   DeviceMemory mem{args.wait};
-  const Cta<false> group;
+  const auto group = make_cta<false>(args.order);
   // Copies move bytes: the type is of no account.
   if constexpr (to_all) {
     all_to_all<Protocol, UInt8>(mem, group, args.scratch, args.input, args.output, args.cut);
@@ -35,7 +36,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm) reduce_kernel(cons
   cudaGridDependencySynchronize();
 #endif
   DeviceMemory mem{args.wait};
-  const Cta<false> group;
+  const auto group = make_cta<false>(args.order);
   Op op;
   if constexpr (!std::is_same_v<Op, SumOp>) op.value = args.op;
   reduce_scatter<Protocol, Type, 0>(mem, group, args.scratch, args.input, args.output, args.cut, op);

@@ -1,7 +1,7 @@
 // Parameters and tables of the kernels of one exchange: reduce-scatter, all-gather, all-to-all. Host and device.
 #pragma once
 
-#include "llcoll/device_wait.h"
+#include "cuda/kernel_args.h"
 #include "llcoll/parts.h"
 
 namespace llcoll {
@@ -13,6 +13,7 @@ struct ExchangeArgs {
   Cut cut;
   DeviceWait wait;
   ReduceOp op;
+  LaunchOrder order;
 };
 static_assert(sizeof(ExchangeArgs) <= 4096, "the limit of kernel parameters");
 

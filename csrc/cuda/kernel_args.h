@@ -7,6 +7,16 @@
 
 namespace llcoll {
 
+// No grid is larger, so no scratch has more channels.
+inline constexpr uint32_t kMaxChannels = 128;
+
+// How a launch stands to the one before it and the one after it (channel.h, await_last_launch).
+struct LaunchOrder {
+  bool early_trigger;                  // dependents may start before this launch ends: captured ones
+  uint32_t launch;                     // id of this launch
+  uint32_t last_launch[kMaxChannels];  // per channel: the launch of this capture that may still be at work; 0: none
+};
+
 struct KernelArgs {
   Scratch scratch;
   Message message;
@@ -15,6 +25,7 @@ struct KernelArgs {
   ReduceOp op;
   uint32_t line_slots;  // LL128: line_slots_of the scratch
   Symmetric symmetric;  // flag protocol
+  LaunchOrder order;
 };
 static_assert(sizeof(KernelArgs) <= 4096, "the limit of kernel parameters");
 

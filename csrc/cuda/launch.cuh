@@ -1,7 +1,7 @@
 // A kernel's entry, and the table rows that find it.
 #pragma once
 
-#include "cuda/kernel_args.h"
+#include "cuda/cta.cuh"
 #include "llcoll/device_memory.cuh"
 #include "llcoll/flag.h"
 #include "llcoll/group.h"
@@ -24,7 +24,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm)
   cudaGridDependencySynchronize();
 #endif
   DeviceMemory mem{args.wait};
-  const Cta<once> group;
+  const auto group = make_cta<once>(args.order);
   Op op;
   if constexpr (!std::is_same_v<Op, SumOp>) op.value = args.op;
   if constexpr (two) {

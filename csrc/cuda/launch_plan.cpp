@@ -24,22 +24,18 @@ constexpr ProtocolFacts kFacts[kNumProtocols] = {
     {16, 8, 2, true, "LL"}, {16, 16, 3, true, "sentinel"}, {16, 16, 2, false, "flag"}, {16, 16, 3, true, "LL128"}};
 constexpr uint32_t kNarrowLlBuffers = 3;
 
-ScratchShape shape_for(Protocol p, uint64_t bytes, int num_ranks, bool wide_packets) {
+ScratchShape shape_for(Protocol p, uint64_t bytes, uint32_t num_channels, int num_ranks, bool wide_packets) {
   ProtocolFacts facts = kFacts[p];
   if (p == kLl && !wide_packets) facts.num_buffers = kNarrowLlBuffers;
-  ScratchShape shape{};
-  shape.num_channels = kMaxChannels;
-  shape.num_buffers = facts.num_buffers;
-  shape.slot_bytes = facts.slot_bytes;
-  shape.ready_bytes = sizeof(Packet);
-  shape.num_ranks = num_ranks;
   const uint64_t regions = facts.push ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
-  const uint64_t slots = bytes / facts.num_buffers / kMaxChannels / facts.slot_bytes / kStrideUnits * kStrideUnits;
+  const uint64_t slots =
+      std::min(bytes / facts.num_buffers / num_channels / facts.slot_bytes / kStrideUnits * kStrideUnits,
+               max_slots(num_channels, facts.slot_bytes));
   check_that(slots >= regions * kStrideUnits, "scratch_bytes is too small for ", num_ranks, " ranks: the ", facts.name,
              " slots get ", bytes, " bytes of it and need ",
-             regions * kStrideUnits * facts.slot_bytes * facts.num_buffers * kMaxChannels);
-  shape.slots_per_channel = static_cast<uint32_t>(slots);
-  return shape;
+             regions * kStrideUnits * facts.slot_bytes * facts.num_buffers * num_channels);
+  return make_shape(static_cast<uint32_t>(slots), num_channels, facts.num_buffers, facts.slot_bytes, sizeof(Packet),
+                    num_ranks);
 }
 
 CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
@@ -80,14 +76,14 @@ uint32_t threads_for(uint32_t part, uint32_t max_channels) {
   return part <= 256 * max_channels ? 256 : kMaxThreads;
 }
 
-CudaLayout plan_cuda_buffer(const Options& options, bool wide_packets) {
+CudaLayout plan_cuda_buffer(const Options& options, uint32_t num_channels, bool wide_packets) {
   const uint64_t budget = options.scratch_bytes == 0 ? kDefaultScratch : options.scratch_bytes;
   CudaLayout layout{};
   layout.wide_packets = wide_packets;
-  layout.shape[kLl] = shape_for(kLl, budget / 4, options.world_size, wide_packets);
-  layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, options.world_size, wide_packets);
-  layout.shape[kFlag] = shape_for(kFlag, budget / 8 * 3, options.world_size, wide_packets);
-  layout.shape[kLl128] = plan_line_scratch(budget / 8, options.world_size);
+  layout.shape[kLl] = shape_for(kLl, budget / 4, num_channels, options.world_size, wide_packets);
+  layout.shape[kSentinel] = shape_for(kSentinel, budget / 4, num_channels, options.world_size, wide_packets);
+  layout.shape[kFlag] = shape_for(kFlag, budget / 8 * 3, num_channels, options.world_size, wide_packets);
+  layout.shape[kLl128] = plan_line_scratch(budget / 8, num_channels, options.world_size);
   layout.low_precision = options.allow_low_precision;
   uint64_t at = sizeof(DeviceControl);
   for (int p = 0; p < kNumProtocols; ++p) {
@@ -97,6 +93,17 @@ CudaLayout plan_cuda_buffer(const Options& options, bool wide_packets) {
   layout.test_offset = at = round_up(at);
   layout.bytes = round_up(at + (kMaxRanks + 1) * sizeof(Packet));
   return layout;
+}
+
+// The slots fit their share whatever num_channels is; the rest grows with it.
+uint64_t max_cuda_buffer_bytes(const Options& options) {
+  const CudaLayout most = plan_cuda_buffer(options, kMaxChannels, true);
+  uint64_t unused = 0;
+  for (int p = 0; p < kNumProtocols; ++p) {
+    const ScratchShape& shape = most.shape[p];
+    unused += uint64_t{kMaxChannels} * shape.num_buffers * kStrideUnits * shape.slot_bytes;
+  }
+  return most.bytes + round_up(unused);
 }
 
 LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels) {

@@ -7,19 +7,18 @@
 
 namespace llcoll {
 
-// Channels of every scratch: no grid is larger.
-inline constexpr uint32_t kMaxChannels = 128;
-
 // One rank's symmetric buffer: control, the scratches, self-test slots.
 struct CudaLayout {
   ScratchShape shape[kNumProtocols];
   uint64_t offset[kNumProtocols];
   uint64_t test_offset;
   bool low_precision;  // LL128 adds 16-bit types in their own precision
-  bool wide_packets;  // false: LL in 8-byte packets, and three buffers
+  bool wide_packets;   // false: LL in 8-byte packets, and three buffers
   uint64_t bytes;
 };
-CudaLayout plan_cuda_buffer(const Options& options, bool wide_packets = true);
+CudaLayout plan_cuda_buffer(const Options& options, uint32_t num_channels, bool wide_packets = true);
+// What to allocate before the ranks have agreed on num_channels: enough for any.
+uint64_t max_cuda_buffer_bytes(const Options& options);
 
 // Threads per CTA for a part of so many units.
 uint32_t threads_for(uint32_t part, uint32_t max_channels);

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kMaxPullThreads, kMinCtasPerSm) pull_kernel(co
   cudaGridDependencySynchronize();  // as in all_reduce_kernel: every thread, ahead of everything
 #endif
   DeviceMemory mem{args.wait};
-  const Cta<false> group;
+  const auto group = make_cta<false>(args.order);
   Op op;
   if constexpr (!std::is_same_v<Op, SumOp>) op.value = args.op;
   if constexpr (two) {

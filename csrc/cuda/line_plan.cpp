@@ -44,20 +44,18 @@ bool lines_stay_whole(int device, const char* uuid) {
   return false;
 }
 
-ScratchShape plan_line_scratch(uint64_t bytes, int num_ranks) {
-  ScratchShape shape{};
-  shape.num_buffers = Ll128<void>::kBuffers;
-  shape.slot_bytes = sizeof(LinePart);
-  shape.num_ranks = num_ranks;
+ScratchShape plan_line_scratch(uint64_t bytes, uint32_t max_channels, int num_ranks) {
+  constexpr uint32_t kBuffers = Ll128<void>::kBuffers;
   for (const uint32_t lines : {kGoodLines, kMinLines}) {
-    for (shape.num_channels = kMaxLineChannels; shape.num_channels > 0; shape.num_channels /= 2) {
-      const uint64_t slots = bytes / shape.num_buffers / shape.num_channels / shape.slot_bytes;
-      shape.slots_per_channel =
-          static_cast<uint32_t>(std::min<uint64_t>(slots, kMaxLineSlots)) / kStrideUnits * kStrideUnits;
+    for (uint32_t channels = std::min(kMaxLineChannels, max_channels); channels > 0; channels /= 2) {
+      const uint64_t slots = std::min<uint64_t>(bytes / kBuffers / channels / sizeof(LinePart), kMaxLineSlots) /
+                             kStrideUnits * kStrideUnits;
+      const ScratchShape shape =
+          make_shape(static_cast<uint32_t>(slots), channels, kBuffers, sizeof(LinePart), 0, num_ranks);
       if (has_room(shape, lines)) return shape;
     }
   }
-  return {0, 0, shape.num_buffers, shape.slot_bytes, 0, num_ranks};
+  return make_shape(0, 0, kBuffers, sizeof(LinePart), 0, num_ranks);
 }
 
 LaunchPlan plan_line_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout,

@@ -11,7 +11,7 @@ namespace llcoll {
 bool lines_stay_whole(int device, const char* uuid);
 
 // No slots where `bytes` cannot hold a tile: LL128 is then not offered.
-ScratchShape plan_line_scratch(uint64_t bytes, int num_ranks);
+ScratchShape plan_line_scratch(uint64_t bytes, uint32_t max_channels, int num_ranks);
 LaunchPlan plan_line_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels);
 
 }  // namespace llcoll

@@ -57,24 +57,32 @@ __global__ void ping_pong_kernel(const __grid_constant__ PingPongArgs args) {
   *args.ns = ptx::global_ns() - start;
 }
 
+template <class Unit>
 struct Again {
-  Message message;
-  uint32_t units;
-  template <class Unit, class Memory>
-  LLC_FN Unit read(const Memory& mem, uint32_t i) const {
-    return message.template read<Unit>(mem, i % units);
+  Unit& value;
+  template <class, class Memory>
+  LLC_FN Unit read(const Memory&, uint32_t) const {
+    return value;
   }
-  template <class Unit, class Memory>
-  LLC_FN void write(const Memory& mem, uint32_t i, Unit w) const {
-    message.write(mem, i % units, w);
+  template <class Memory>
+  LLC_FN void write(const Memory&, uint32_t, Unit w) const {
+    value = w;
   }
+};
+
+// One unit for each thread, again and again.
+struct Repeating : Cta<true> {
+  static constexpr bool kOneEpoch = false;
 };
 
 template <template <class> class Protocol, int ranks>
 __global__ void __launch_bounds__(kMaxThreads)
     again_kernel(const __grid_constant__ KernelArgs args, const uint32_t units) {
   DeviceMemory mem{args.wait};
-  one_shot<Protocol, BFloat16, ranks>(mem, Cta<true>{}, args.scratch, Again{args.message, units}, args.plan, SumOp{});
+  using Unit = typename Protocol<DeviceMemory>::Unit;
+  Unit value = args.message.read<Unit>(mem, threadIdx.x % units);
+  one_shot<Protocol, BFloat16, ranks>(mem, Repeating{}, args.scratch, Again<Unit>{value}, args.plan, SumOp{});
+  if (threadIdx.x < units) args.message.write(mem, threadIdx.x, value);
 }
 
 using AgainKernel = void (*)(KernelArgs, uint32_t);

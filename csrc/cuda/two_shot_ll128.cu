@@ -1,4 +1,4 @@
-#include "cuda/kernel_args.h"
+#include "cuda/cta.cuh"
 #include "llcoll/device_memory.cuh"
 #include "llcoll/group.h"
 #include "llcoll/two_shot_ll128.h"
@@ -20,7 +20,7 @@ __global__ void __launch_bounds__(kMaxThreads, kMinCtasPerSm)
   cudaGridDependencySynchronize();
 #endif
   DeviceMemory mem{args.wait};
-  const Group group(Cta<false>{}, blockDim.x / kLineParts, args.line_slots, displaced);
+  const Group group(make_cta<false>(args.order), blockDim.x / kLineParts, args.line_slots, displaced);
   two_shot_ll128<Format, ranks>(mem, group, args.scratch, args.message, args.plan);
 }
 

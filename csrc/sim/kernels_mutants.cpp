@@ -34,7 +34,7 @@ void early_clear_kernel(Lane& lane) {
   const Scratch& scratch = *lane.launch.scratch;
   Record record;
   mem.peek_record(scratch.record(lane.thread.channel), record);
-  const uint64_t from = scratch.shape.slot_offset(record.buffer, lane.thread.channel);
+  const uint64_t from = scratch.shape.slot_offset(record.buffer(), lane.thread.channel);
   for (uint32_t i = lane.thread.member; i < record.extent; i += static_cast<uint32_t>(lane.world.num_threads())) {
     mem.write_early(scratch.memory[scratch.rank] + from + i * 8, Bytes<8>{{kSentinelWord, kSentinelWord}});
   }

@@ -8,6 +8,9 @@ namespace llcoll::sim {
 template <bool once>
 struct SimCta {
   static constexpr bool kOnce = once;
+  static constexpr bool kOneEpoch = once;
+  static constexpr uint32_t launch = 0;
+  static constexpr uint32_t last_launch = 0;
   Lane* lane;
   uint32_t rank;
   uint32_t size;
@@ -27,7 +30,8 @@ struct SimCta {
     if (lane->world.is(Mutant::kNoVoteBarrier) || lane->world.is(Mutant::kReaderIsNotSender)) return value;
     return lane->world.barrier(lane->thread, value);
   }
-  void last_receive() const { lane->world.trigger(lane->thread); }
+  bool may_overlap() const { return false; }
+  void trigger() const { lane->world.trigger(lane->thread); }
 
   template <class F>
   void each(uint32_t n, F&& f) const {

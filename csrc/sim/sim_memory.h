@@ -148,10 +148,14 @@ struct SimMemoryOf {
     Record record;
     std::memcpy(&record, words, sizeof record);
     const uint64_t start = lane->world.program().first_epoch;
-    if (is(Mutant::kHostEpoch)) record = Record{start, record.extent, 0, record.failed};
+    bool failed = record.buffer() == Record::kFailed;
+    if (is(Mutant::kHostEpoch)) record = Record::make(start, record.extent, failed ? Record::kFailed : 0);
     if (is(Mutant::kExtentForgotten)) record.extent = 0;
-    if (is(Mutant::kSendOnAfterTimeout)) record.failed = 0;
-    if (record.failed != 0) lane->world.mark_failed(lane->thread);
+    if (is(Mutant::kSendOnAfterTimeout) && failed) {
+      record = Record::make(record.epoch, record.extent, 0);
+      failed = false;
+    }
+    if (failed) lane->world.mark_failed(lane->thread);
     return record;
   }
   void store_record(Record* at, Record record) const {
@@ -161,9 +165,11 @@ struct SimMemoryOf {
     machine().store(order(), word, 4, words, Store::kPlain);
   }
 
-  bool aborted() const {
-    if (lane->world.program().timeouts == 0 || is(Mutant::kSendOnAfterTimeout)) return false;
-    const bool seen = load_abort_word();
+  Record await_record(const Record* at, uint32_t) const { return load_record(at); }
+  bool load_abort() const {
+    return lane->world.program().timeouts != 0 && !is(Mutant::kSendOnAfterTimeout) && load_abort_word();
+  }
+  bool aborted(bool seen) const {
     if (seen) lane->world.mark_failed(lane->thread);
     return seen;
   }

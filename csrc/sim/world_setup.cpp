@@ -153,6 +153,7 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
     for (int r = 0; r < program.ranks; ++r) {
       scratch.memory[r] = space_ + size_t{4} * (scratch_word_[kind] + r * words);
     }
+    find_records(scratch);
   }
   grid_scratches_.reserve(launches_.size());
   for (size_t i = 0; i < launches_.size(); ++i) {
@@ -162,8 +163,10 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
     if (launch.row == nullptr) continue;
     if (is(Mutant::kRegionsByGrid)) {
       Scratch& scratch = grid_scratches_.emplace_back(*launch.scratch);
-      scratch.shape.slots_per_channel *= scratch.shape.num_channels / static_cast<uint32_t>(call.channels);
-      scratch.shape.num_channels = static_cast<uint32_t>(call.channels);
+      const ScratchShape& all = launch.scratch->shape;
+      const auto channels = static_cast<uint32_t>(call.channels);
+      scratch.shape = make_shape(all.slots_per_channel * all.num_channels / channels, channels, all.num_buffers,
+                                 all.slot_bytes, all.ready_bytes, all.num_ranks);
       launch.scratch = &scratch;
     }
     const size_t input = size_t{4} * (user_word_ + rank * 2 * user_words_);
@@ -205,12 +208,8 @@ void World::lay_out() {
   for (int kind = 0; kind < kNumScratches; ++kind) {
     const KernelRow* row = rows[kind];
     if (row == nullptr) continue;
-    shapes_[kind] = ScratchShape{capacity_[kind],
-                                 channels,
-                                 static_cast<uint32_t>(row->buffers),
-                                 static_cast<uint32_t>(row->slot_bytes),
-                                 row->push ? 0 : kReadyBytes,
-                                 ranks};
+    shapes_[kind] = make_shape(capacity_[kind], channels, static_cast<uint32_t>(row->buffers),
+                               static_cast<uint32_t>(row->slot_bytes), row->push ? 0 : kReadyBytes, ranks);
     scratch_word_[kind] = num_words_;
     num_words_ += ranks * static_cast<uint32_t>(shapes_[kind].bytes() / 4);
   }
@@ -286,15 +285,15 @@ std::vector<uint32_t> World::initial_memory() const {
       }
       if (kind == static_cast<int>(ScratchKind::kSentinel) && mutant_ == Mutant::kSharedScratch) continue;
       for (uint32_t channel = 0; channel < shape.num_channels; ++channel) {
-        const Record record{program_.first_epoch, 0, static_cast<uint16_t>(program_.first_epoch % shape.num_buffers),
-                            0};
+        const Record record =
+            Record::make(program_.first_epoch, 0, static_cast<uint32_t>(program_.first_epoch % shape.num_buffers));
         std::memcpy(scratch + shape.records_offset() / 4 + channel * 4, &record, sizeof record);
       }
     }
   }
   for (int rank = 0; rank < program_.ranks; ++rank) {
     for (uint32_t channel = 0; channel < 8; ++channel) {
-      const Record record{program_.first_epoch, 0, 0, 0};
+      const Record record = Record::make(program_.first_epoch, 0, 0);
       std::memcpy(&words[abort_word(rank) + 4 + channel * 4], &record, sizeof record);
     }
   }

@@ -36,7 +36,11 @@ struct Threads {
     votes = 0;  // the other counter serves the next call, so nobody counts here before a barrier
     return result;
   }
-  void last_receive() const {}
+  static constexpr bool kOneEpoch = false;
+  static constexpr uint32_t launch = 0;
+  static constexpr uint32_t last_launch = 0;
+  bool may_overlap() const { return false; }
+  void trigger() const {}
   template <class F>
   void each(uint32_t n, F&& f) const {
     for (uint32_t i = rank; i < n; i += size) f(i);
@@ -64,8 +68,8 @@ class Buffers {
   }
   const BufferShape& shape() const { return shape_; }
   char* memory(int rank) const { return memory_[rank]; }
-  Record& record(int rank, uint32_t block = 0) const {
-    return reinterpret_cast<Record*>(memory_[rank] + shape_.records_offset())[block];
+  BufferRecord& record(int rank, uint32_t block = 0) const {
+    return reinterpret_cast<BufferRecord*>(memory_[rank] + shape_.records_offset())[block];
   }
   const FailureRecord& failure(int rank) const {
     return *reinterpret_cast<const FailureRecord*>(memory_[rank] + sizeof(DeviceControl));

@@ -92,18 +92,19 @@ int check(int n) {
   world.run([&](int rank, cudaStream_t stream) {
     world.connect(rank);
     for (size_t numel : {1, 2, 3, 7, 8, 9, 31, 33, 1024, 8191, 8195, 65537, 1 << 20, (1 << 20) + 17, 9'000'001}) {
-      std::vector<float> host(numel + 1);
+      float* host;  // pinned: a copy to pageable memory holds a lock of the driver while it waits for its stream
+      CUDA(cudaHostAlloc(reinterpret_cast<void**>(&host), 2 * (numel + 1) * sizeof(float), 0));
+      float* got = host + numel + 1;
       for (size_t i = 0; i < numel; ++i) host[i] = value_at(i, rank);
       float* device;
       CUDA(cudaMalloc(&device, (numel + 1) * sizeof(float)));
       world.gate.arrive_and_wait();  // allocations may wait for the device, where a peer may already wait for this rank
       for (const Algorithm algorithm : kAlgorithms) {
         for (int shift = 0; shift < 2; ++shift) {
-          CUDA(cudaMemcpyAsync(device + shift, host.data(), numel * 4, cudaMemcpyHostToDevice, stream));
+          CUDA(cudaMemcpyAsync(device + shift, host, numel * 4, cudaMemcpyHostToDevice, stream));
           world.communicators[rank]->run(
               {device + shift, device + shift, numel, DType::kFloat32, ReduceOp::kSum, algorithm, stream});
-          std::vector<float> got(numel);
-          CUDA(cudaMemcpyAsync(got.data(), device + shift, numel * 4, cudaMemcpyDeviceToHost, stream));
+          CUDA(cudaMemcpyAsync(got, device + shift, numel * 4, cudaMemcpyDeviceToHost, stream));
           CUDA(cudaStreamSynchronize(stream));
           world.communicators[rank]->check();
           size_t bad = 0;
@@ -120,6 +121,7 @@ int check(int n) {
       }
       world.gate.arrive_and_wait();  // cudaFree waits for the device, so for the peers' kernels too
       CUDA(cudaFree(device));
+      CUDA(cudaFreeHost(host));
     }
   });
   std::printf("check %d ranks: %d wrong\n", n, wrong.load());
@@ -189,23 +191,30 @@ int graph(int n) {
 }
 
 // The same few units again and again: iteration k reduces what k - 1 gave, in one launch.
+template <class Unit>
 struct Again {
-  Message message;
-  uint32_t units;
-  template <class Unit, class Memory>
-  __device__ Unit read(const Memory& mem, uint32_t i) const {
-    return message.read<Unit>(mem, i % units);
+  Unit& value;
+  template <class, class Memory>
+  __device__ Unit read(const Memory&, uint32_t) const {
+    return value;
   }
-  template <class Unit, class Memory>
-  __device__ void write(const Memory& mem, uint32_t i, Unit w) const {
-    message.write(mem, i % units, w);
+  template <class Memory>
+  __device__ void write(const Memory&, uint32_t, Unit w) const {
+    value = w;
   }
+};
+
+struct Repeating : Cta<true> {
+  static constexpr bool kOneEpoch = false;
 };
 
 template <template <class> class Protocol, int ranks>
 __global__ void __launch_bounds__(512) again_kernel(const __grid_constant__ KernelArgs args, uint32_t units) {
   DeviceMemory mem{args.wait};
-  one_shot<Protocol, BFloat16, ranks>(mem, Cta<true>{}, args.scratch, Again{args.message, units}, args.plan, SumOp{});
+  using Unit = typename Protocol<DeviceMemory>::Unit;
+  Unit value = args.message.read<Unit>(mem, threadIdx.x % units);
+  one_shot<Protocol, BFloat16, ranks>(mem, Repeating{}, args.scratch, Again<Unit>{value}, args.plan, SumOp{});
+  if (threadIdx.x < units) args.message.write(mem, threadIdx.x, value);
 }
 
 __global__ void dependent_loads(uint64_t* chain, int steps, uint64_t* ns) {
@@ -257,7 +266,7 @@ int in_kernel() {
     char* device;
     CUDA(cudaMalloc(&device, 4096));
     CUDA(cudaMemset(device, 0x11, 4096));
-    const CudaLayout layout = plan_cuda_buffer(world.options);
+    const CudaLayout layout = plan_cuda_buffer(world.options, 132 / ranks);
     for (int protocol = 0; protocol < 2; ++protocol) {
       for (uint32_t bytes : {128u, 1024u}) {
         KernelArgs args{};
@@ -265,6 +274,7 @@ int in_kernel() {
         args.scratch.rank = rank;
         args.wait = {};
         args.wait.rank = rank;
+        args.wait.own_abort = &reinterpret_cast<DeviceControl*>(world.memory.buffers[rank])->aborted;
         args.wait.num_ranks = ranks;
         args.wait.timeout_ns = 2'000'000'000;
         CUDA(cudaHostAlloc(reinterpret_cast<void**>(&args.wait.record), sizeof(FailureRecord), cudaHostAllocMapped));
@@ -272,6 +282,7 @@ int in_kernel() {
           args.scratch.memory[r] = reinterpret_cast<char*>(world.memory.buffers[r]) + layout.offset[protocol];
           args.wait.controls[r] = reinterpret_cast<DeviceControl*>(world.memory.buffers[r]);
         }
+        find_records(args.scratch);
         const uint32_t unit = protocol == kLl ? 8 : 16;
         const uint32_t units = bytes / unit;
         args.message = make_message(device, device, bytes, 2, int(unit), true, true);

@@ -90,7 +90,7 @@ struct LineWorld {
   double timeout_s = 20;
 
   LineWorld(int n, uint32_t slots)
-      : LineWorld(n, ScratchShape{slots, 1, Ll128<LineMemory>::kBuffers, sizeof(LinePart), 0, n}) {}
+      : LineWorld(n, make_shape(slots, 1, Ll128<LineMemory>::kBuffers, sizeof(LinePart), 0, n)) {}
   // Empty as LL128 wants it: zero up to the boundary, the sentinel above. Other protocols' scratch: `fill` everywhere.
   LineWorld(int n, const ScratchShape& scratch_shape, int fill = -1)
       : num_ranks(n), shape(scratch_shape), controls(n), records(n) {
@@ -123,6 +123,7 @@ struct LineWorld {
     result.shape = shape;
     result.rank = rank;
     for (int r = 0; r < num_ranks; ++r) result.memory[r] = scratch_of(r);
+    find_records(result);
     return result;
   }
 

@@ -42,10 +42,10 @@ struct World {
   std::atomic<bool> stop{false};
 
   World(int n, uint32_t slots, uint64_t first_epoch)
-      : num_ranks(n), shape{slots, 1, Narrow::kBuffers, Narrow::kSlotBytes, 0, n} {
+      : num_ranks(n), shape(make_shape(slots, 1, Narrow::kBuffers, Narrow::kSlotBytes, 0, n)) {
     for (int r = 0; r < n; ++r) {
       buffers.emplace_back(shape.bytes() / sizeof(Packet) + 1);
-      *scratch(r).record(0) = Record{first_epoch, 0, uint16_t(first_epoch % Narrow::kBuffers), 0};
+      *scratch(r).record(0) = Record::make(first_epoch, 0, uint32_t(first_epoch % Narrow::kBuffers));
     }
   }
   Scratch scratch(int rank) {
@@ -53,11 +53,12 @@ struct World {
     s.shape = shape;
     s.rank = rank;
     for (size_t r = 0; r < buffers.size(); ++r) s.memory[r] = reinterpret_cast<char*>(buffers[r].data());
+    find_records(s);
     return s;
   }
   void set_epoch(uint64_t epoch) {
     for (int r = 0; r < num_ranks; ++r) {
-      *scratch(r).record(0) = Record{epoch, 0, uint16_t(epoch % Narrow::kBuffers), 0};
+      *scratch(r).record(0) = Record::make(epoch, 0, uint32_t(epoch % Narrow::kBuffers));
     }
   }
 };

@@ -46,12 +46,7 @@ struct World {
   std::atomic<bool> stop{false};
 
   World(int n, uint32_t slots, uint64_t first_epoch) : num_ranks(n) {
-    shape.slots_per_channel = slots;
-    shape.num_channels = 1;
-    shape.num_buffers = Pull<Memory>::kBuffers;
-    shape.slot_bytes = sizeof(Unit);
-    shape.ready_bytes = 64;
-    shape.num_ranks = n;
+    shape = make_shape(slots, 1, Pull<Memory>::kBuffers, sizeof(Unit), 64, n);
     pool_offset = (shape.bytes() + 4095) / 4096 * 4096;
     for (int r = 0; r < n; ++r) {
       const size_t bytes = pool_offset + kPoolBytes;
@@ -61,7 +56,7 @@ struct World {
         reinterpret_cast<Packet*>(buffer + at)->flag = first_epoch;
       }
       *reinterpret_cast<Record*>(buffer + shape.records_offset()) =
-          Record{first_epoch, 0, uint16_t(first_epoch % 2), 0};
+          Record::make(first_epoch, 0, uint32_t(first_epoch % 2));
       buffers.push_back(buffer);
     }
   }
@@ -73,6 +68,7 @@ struct World {
     s.shape = shape;
     s.rank = rank;
     for (int r = 0; r < num_ranks; ++r) s.memory[r] = buffers[r];
+    find_records(s);
     return s;
   }
 };
@@ -234,7 +230,7 @@ void test_missing_rank() {
     }
     stopper.join();
     for (const float v : x) EXPECT(v != v);
-    EXPECT_EQ(int(scratch.record(0)->failed), 1);
+    EXPECT_EQ(int(scratch.record(0)->buffer() == Record::kFailed), 1);
   }
 }
 

@@ -121,8 +121,8 @@ Result push(int num_ranks) {
   constexpr uint32_t kUnit = sizeof(typename P::Unit);
   const uint32_t regions = push_regions(two ? 2 : 1, num_ranks);
   const uint64_t part = kMessage / kUnit / (two ? num_ranks : 1);
-  const ScratchShape shape{
-      static_cast<uint32_t>(regions * stride_of(part)), 1, P::kBuffers, P::kSlotBytes, 0, num_ranks};
+  const ScratchShape shape =
+      make_shape(static_cast<uint32_t>(regions * stride_of(part)), 1, P::kBuffers, P::kSlotBytes, 0, num_ranks);
   return count(
       num_ranks, shape, P::kNeedsFence ? 0xFF : 0, kMessage, kUnit, two,
       [](uint32_t extent) { return uint64_t{extent} * P::kSlotBytes; },
@@ -138,7 +138,7 @@ Result push(int num_ranks) {
 Result lines(int num_ranks) {
   using Format = LineFormat<Float32, false>;
   const uint32_t part = kMessage / 16 / num_ranks;
-  const ScratchShape shape{8 * part * 4, 1, 3, 16, 0, num_ranks};
+  const ScratchShape shape = make_shape(8 * part * 4, 1, 3, 16, 0, num_ranks);
   return count(
       num_ranks, shape, -1, kMessage, 16, true,
       [](uint32_t extent) { return uint64_t{extent >> 16} * 128 + (extent & 0xFFFF) * kStrideUnits * 16; },

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "llcoll/device_wait.h"
+#include "llcoll/lanes.h"
 #include "llcoll/layout.h"
 #include "llcoll/line.h"
 #include "llcoll/wait.h"
@@ -33,6 +34,18 @@ LLC_FN void load_relaxed_16(const void* at, uint64_t& low, uint64_t& high) {
 // Orders what the same thread, and behind a CTA barrier its CTA, reads after it: no fence besides.
 LLC_FN void load_acquire_16(const void* at, uint64_t& low, uint64_t& high) {
   asm volatile("{ .reg .b128 t; ld.acquire.sys.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
+               : "=l"(low), "=l"(high)
+               : "l"(at)
+               : "memory");
+}
+// The same within one GPU.
+LLC_FN void store_relaxed_gpu_16(void* at, uint64_t low, uint64_t high) {
+  asm volatile("{ .reg .b128 t; mov.b128 t, {%1, %2}; st.relaxed.gpu.global.b128 [%0], t; }" ::"l"(at), "l"(low),
+               "l"(high)
+               : "memory");
+}
+LLC_FN void load_relaxed_gpu_16(const void* at, uint64_t& low, uint64_t& high) {
+  asm volatile("{ .reg .b128 t; ld.relaxed.gpu.global.b128 t, [%2]; mov.b128 {%0, %1}, t; }"
                : "=l"(low), "=l"(high)
                : "l"(at)
                : "memory");
@@ -181,6 +194,8 @@ inline constexpr uint64_t kPublished = uint64_t{1} << 62;
 inline constexpr uint64_t kPublishAfterNs = 1'000'000;
 inline constexpr uint64_t kGraceNs = 200'000'000;
 inline constexpr uint64_t kBeatNs = 20'000'000;
+inline constexpr uint64_t kWorkNs = 1'000'000;
+inline constexpr uint64_t kDrainNs = 50'000;
 
 LLC_COLD_FN void tell_host(const DeviceWait& wait, int culprit, int source, uint64_t epoch) {
   volatile FailureRecord* record = wait.record;
@@ -244,6 +259,24 @@ LLC_COLD_FN int find_idle(const DeviceWait& wait) {
     if (r != wait.rank && ptx::load_relaxed_4(&wait.controls[r]->awaited) == 0) return r;
   }
   return wait.rank;
+}
+
+// The launch before is at work: waits for its record, then until its other stores (outputs, clears) have drained. Its
+// threads issued them before the record, but nothing orders them for us here, and a fence over there would cost each
+// call more than its dependents gain: so the last step is a wait of time. A launch that never ran (a graph's branch
+// that was not taken) ends the first step by time too: what is left to do behind the trigger waits for nobody.
+LLC_COLD_FN Record await_record_of(const Record* at, uint32_t launch) {
+  Record record{};
+  uint64_t until = ptx::global_ns() + kWorkNs;
+  do {
+    uint64_t low, high;
+    ptx::load_relaxed_gpu_16(at, low, high);
+    record = bits_as<Record>(Packet{low, high});
+  } while (record.launch() != launch && ptx::global_ns() < until);
+  for (until = ptx::global_ns() + kDrainNs; ptx::global_ns() < until;) {
+  }
+  ptx::fence_acq_rel_sys();
+  return record;
 }
 
 struct DeviceMemory {
@@ -348,18 +381,26 @@ struct DeviceMemory {
     }
   }
 
-  // The record is private to one channel of one rank; kernel boundaries order its launches.
-  LLC_FN Record load_record(const Record* at) const {
-    return __builtin_bit_cast(Record, ptx::load_plain(at, static_cast<Bytes<16>*>(nullptr)));
+  // The record is private to one channel of one rank. Kernel boundaries order its launches, but for those that overlap:
+  // relaxed, one access, so that await_record() may look at it while the launch before still writes.
+  template <class R>
+  LLC_FN R load_record(const R* at) const {
+    uint64_t low, high;
+    ptx::load_relaxed_gpu_16(at, low, high);
+    return bits_as<R>(Packet{low, high});
   }
-  LLC_FN void store_record(Record* at, Record record) const {
-    ptx::store_plain(at, __builtin_bit_cast(Bytes<16>, record));
+  template <class R>
+  LLC_FN void store_record(R* at, R record) const {
+    const Packet bits = bits_as<Packet>(record);
+    ptx::store_relaxed_gpu_16(at, bits.payload, bits.flag);
   }
+  LLC_FN Record await_record(const Record* at, uint32_t launch) const { return await_record_of(at, launch); }
 
-  // One load beside the record's. A rank that comes late must not find its peers' old packets and go on alone.
-  LLC_FN bool aborted() const {
-    const uint32_t word = ptx::load_relaxed_4(&wait.controls[wait.rank]->aborted);
-    if (word == 0) return false;
+  // The load goes out beside the record's and is awaited behind the first sends. A rank that comes late must not find
+  // its peers' old packets and go on alone.
+  LLC_FN uint32_t load_abort() const { return ptx::load_relaxed_4(wait.own_abort); }
+  LLC_FN bool aborted(uint32_t word) const {
+    if (LLC_LIKELY(word == 0)) return false;
     pass_on_abort(wait, word);
     tell_host(wait, static_cast<int>(word) - 1, wait.rank, 0);
     return true;

@@ -30,6 +30,7 @@ struct FailureRecord {
 
 // How long a kernel waits; a kernel parameter.
 struct DeviceWait {
+  const uint32_t* own_abort;  // &controls[rank]->aborted
   DeviceControl* controls[kMaxRanks];
   FailureRecord* record;
   uint64_t timeout_ns;  // 0: forever

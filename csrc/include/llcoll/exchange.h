@@ -20,7 +20,9 @@ LLC_FN void run_exchange(Memory& mem, const Group& group, const Scratch& scratch
                          Send&& send, Receive&& receive, Poison&& poison) {
   using Stage = typename Protocol::template Stage<Type, Group>;
   Channel<Protocol, Memory, Group> channel(mem, group, scratch);
-  bool failed = channel.failed() || mem.aborted();
+  const auto abort_word = mem.load_abort();
+  channel.await_last_launch(mem, group);
+  bool failed = channel.failed();
   const bool hello = cut.hello && (Protocol::kPush || cut.open_ended);
   const uint32_t ahead = cut.open_ended ? 0u : uint32_t{Protocol::kAhead};
   const uint64_t epoch0 = channel.epoch() + 1;
@@ -32,14 +34,14 @@ LLC_FN void run_exchange(Memory& mem, const Group& group, const Scratch& scratch
   };
   for (uint32_t c = 0; c < num_epochs && !failed; ++c) {
     for (; sent < num_epochs && sent <= c + ahead; ++sent) {
-      channel.advance(Protocol::kBuffers);
+      channel.advance();
       if (hello) Hello<Memory, Group>{mem, group, scratch, epoch0 + sent}.send(sent + 1 < cut.num_chunks);
       send(sent, stage_of(sent, channel.buffer()));
     }
     const uint32_t previous_buffer = receive_buffer;
-    receive_buffer = receive_buffer + 1 == Protocol::kBuffers ? 0 : receive_buffer + 1;
+    receive_buffer = channel.next(receive_buffer);
     const Stage stage = stage_of(c, receive_buffer);
-    failed = !receive(c, stage);
+    failed = mem.aborted(abort_word) || !receive(c, stage);
     bool more = c + 1 < cut.num_chunks;
     if (hello && !failed) failed = !Hello<Memory, Group>{mem, group, scratch, stage.epoch}.await(more);
     if (cut.open_ended) {
@@ -47,7 +49,7 @@ LLC_FN void run_exchange(Memory& mem, const Group& group, const Scratch& scratch
       num_epochs = more ? c + 2 : c + 1;
     }
     const bool last = c + 1 == num_epochs;
-    if (last) group.last_receive();
+    if (last) group.trigger();
     stage.retire(channel.extent(), previous_buffer);
     channel.set_extent(extent);
     // Ends the epoch for idle members too: without it the next sends could come from a member that is not ordered

@@ -39,7 +39,7 @@ struct Flag {
 
     LLC_FN Unit* slot(int rank, uint32_t region, uint32_t i) const {
       char* memory = scratch.memory[kExchangesPlaces<Memory> ? rank ^ swap : rank];
-      return reinterpret_cast<Unit*>(memory + base + (uint64_t{region} * stride + i) * kSlotBytes);
+      return reinterpret_cast<Unit*>(memory + base + (region * stride + i) * uint32_t{kSlotBytes});
     }
     // Two words by parity of the epoch: a peer that is one epoch ahead must not replace the word still awaited here.
     LLC_FN Packet* ready_word(int at_rank, int phase, int source) const {

@@ -13,24 +13,25 @@ template <bool kShared, int num_batch, class Stage, class Memory, class Unit>
 LLC_FN bool receive_batch(const Memory& mem, const Stage& stage, int phase, int first, int last, uint32_t i,
                           Unit (&units)[num_batch]) {
   const int rank = stage.scratch.rank;
-  auto attempt_one = [&](int k) {
-    const int source = first + k;
-    if (source >= last || source == rank) return true;
-    return kShared ? stage.try_recv_shared(phase, source, i, units[k]) : stage.try_recv(phase, source, i, units[k]);
-  };
+  uint32_t missing = 0;  // bit k: source first + k had not arrived at the last look
   return wait_until(
       mem, stage.epoch,
       [&] {
-        bool all = true;
+        missing = 0;
         LLC_UNROLL
-        for (int k = 0; k < num_batch; ++k) all &= attempt_one(k);
-        return all;
+        for (int k = 0; k < num_batch; ++k) {
+          const int source = first + k;
+          if (source >= last || source == rank) continue;
+          const bool arrived =
+              kShared ? stage.try_recv_shared(phase, source, i, units[k]) : stage.try_recv(phase, source, i, units[k]);
+          missing |= uint32_t{!arrived} << k;
+        }
+        return missing == 0;
       },
       [&] {
-        for (int k = 0; k < num_batch; ++k) {
-          if (!attempt_one(k)) return first + k;
-        }
-        return rank;
+        int k = 0;
+        while (!(missing >> k & 1)) ++k;
+        return first + k;
       });
 }
 

@@ -7,8 +7,11 @@
 //   kOnce           each() runs f at most once per member: a value may be kept from one phase to the next
 //   kLineLanes      members that share a 128-byte line (ll128.h); first_of_line(x): the x of the line's first member;
 //                   all_lanes(b), any_lane(b): votes of the members that poll as one
-//   last_receive()  nothing after this waits for a peer: dependent launches may start
 //   board(k)        one of 2 * kMaxRanks words that all members see; a barrier stands between writing and reading
+//   kOneEpoch       the launch has one epoch: no loop, no code for the next chunk
+//   may_overlap()   the launch before this one over the same scratch, `last_launch`, may still be at work
+//   trigger()       nothing after this waits for a peer: launches that depend on this one may start; all members call
+//   it
 #pragma once
 
 #include "llcoll/word.h"
@@ -19,6 +22,7 @@ inline namespace LLC_ISA {
 // One thread alone: a CPU rank, or a fiber of the simulator.
 struct Solo {
   static constexpr bool kOnce = false;
+  static constexpr bool kOneEpoch = false;
   uint32_t rank = 0;
   uint32_t size = 1;
   uint32_t channel = 0;
@@ -28,7 +32,10 @@ struct Solo {
   LLC_FN uint32_t first_of_line(uint32_t x) const { return x; }
   LLC_FN bool all_lanes(bool value) const { return value; }
   LLC_FN bool any_lane(bool value) const { return value; }
-  LLC_FN void last_receive() const {}
+  static constexpr uint32_t launch = 0;
+  static constexpr uint32_t last_launch = 0;
+  LLC_FN bool may_overlap() const { return false; }
+  LLC_FN void trigger() const {}
   template <class F>
   LLC_FN void each(uint32_t n, F&& f) const {
     for (uint32_t i = 0; i < n; ++i) f(i);
@@ -46,12 +53,23 @@ struct SoloWithBoard : Solo {
 template <bool once>
 struct Cta {
   static constexpr bool kOnce = once;
+  static constexpr bool kOneEpoch = once;
   uint32_t rank = threadIdx.x;
   uint32_t size = blockDim.x;
   uint32_t channel = blockIdx.x;
-  bool trigger_dependents = false;
+  bool early_trigger = false;
+  uint32_t launch = 0;       // this launch's id, kept in the record
+  uint32_t last_launch = 0;  // id of the launch that may still be at work; 0: none
   LLC_FN void sync() const { __syncthreads(); }
-  LLC_FN bool any(bool value) const { return __syncthreads_or(value); }
+  LLC_FN bool any(bool value) const {
+    return size <= 32 ? __any_sync(0xFFFFFFFFu, value) : __syncthreads_or(value);  // launches have whole warps
+  }
+  LLC_FN bool may_overlap() const { return last_launch != 0; }
+  LLC_FN void trigger() const {
+#if __CUDA_ARCH__ >= 900
+    if (early_trigger) cudaTriggerProgrammaticLaunchCompletion();
+#endif
+  }
   // Whole warps only: 4 lines each.
   static constexpr int kLineLanes = 8;
   LLC_FN uint32_t first_of_line(uint32_t x) const { return __shfl_sync(0xFFFFFFFFu, x, 0, 8); }
@@ -60,11 +78,6 @@ struct Cta {
   LLC_FN uint64_t& board(int k) const {
     __shared__ uint64_t words[2 * kMaxRanks];
     return words[k];
-  }
-  LLC_FN void last_receive() const {
-#if __CUDA_ARCH__ >= 900
-    if (trigger_dependents) cudaTriggerProgrammaticLaunchCompletion();
-#endif
   }
   template <class F>
   LLC_FN void each(uint32_t n, F&& f) const {
@@ -84,7 +97,6 @@ struct Warp {
   uint32_t channel = (blockIdx.x * blockDim.x + threadIdx.x) / 32;
   LLC_FN void sync() const { __syncwarp(); }
   LLC_FN bool any(bool value) const { return __any_sync(0xFFFFFFFFu, value); }
-  LLC_FN void last_receive() const {}
   template <class F>
   LLC_FN void each(uint32_t n, F&& f) const {
     for (uint32_t i = rank; i < n; i += size) f(i);

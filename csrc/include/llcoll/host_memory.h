@@ -151,10 +151,18 @@ struct HostMemory {
     if (offset < num_bytes) std::memcpy(to + offset, &value, part_bytes<Unit>(offset, num_bytes));
   }
 
-  LLC_FN Record load_record(const Record* at) const { return *at; }
-  LLC_FN void store_record(Record* at, Record record) const { *at = record; }
+  template <class R>
+  LLC_FN R load_record(const R* at) const {
+    return *at;
+  }
+  template <class R>
+  LLC_FN void store_record(R* at, R record) const {
+    *at = record;
+  }
+  LLC_FN Record await_record(const Record* at, uint32_t) const { return *at; }  // calls of one thread do not overlap
 
-  LLC_FN bool aborted() const { return wait->aborted(); }
+  LLC_FN bool load_abort() const { return wait->aborted(); }
+  LLC_FN bool aborted(bool word) const { return word; }
   LLC_FN bool keep_polling(Patience& patience) const {
 #if defined(__x86_64__)
     _mm_pause();

@@ -21,8 +21,17 @@ inline namespace LLC_ISA {
 struct alignas(16) Record {
   uint64_t epoch;   // last epoch this channel ran; 64-bit, so it does not wrap
   uint32_t extent;  // slots that epoch filled, from slot 0: what the next sentinel epoch must clear
-  uint16_t buffer;  // epoch % buffers, kept so that no division stands on the path of a message
-  uint16_t failed;  // once set, every later call leaves at once
+  uint32_t packed;  // buffer, and id of the launch that wrote this
+
+  // The buffer is epoch % buffers, kept so that no division stands on the path of a message.
+  static constexpr uint32_t kLaunchBits = 24;
+  static constexpr uint32_t kLaunchMask = (1u << kLaunchBits) - 1;
+  static constexpr uint32_t kFailed = 255;  // in place of a buffer, for good: every later call leaves at once
+  LLC_SHARED_FN static Record make(uint64_t epoch, uint32_t extent, uint32_t buffer, uint32_t launch = 0) {
+    return {epoch, extent, launch | buffer << kLaunchBits};
+  }
+  LLC_SHARED_FN uint32_t buffer() const { return packed >> kLaunchBits; }
+  LLC_SHARED_FN uint32_t launch() const { return packed & kLaunchMask; }
 };
 static_assert(sizeof(Record) == 16);
 
@@ -41,6 +50,7 @@ LLC_SHARED_FN uint32_t pull_region_for_all(int phase, int num_ranks) { return ph
 LLC_SHARED_FN uint32_t push_regions(int num_phases, int num_ranks) { return num_phases * num_ranks; }
 LLC_SHARED_FN uint32_t pull_regions(int num_phases, int num_ranks) { return num_phases == 1 ? 1 : num_ranks + 1; }
 
+// Offsets into one buffer fit 32 bits, so that a kernel finds its slots with few instructions (make_shape asserts it).
 struct ScratchShape {
   uint32_t slots_per_channel;
   uint32_t num_channels;
@@ -48,28 +58,45 @@ struct ScratchShape {
   uint32_t slot_bytes;
   uint32_t ready_bytes;  // distance of two ready words; 0 where the protocol has none
   int num_ranks;
+  uint32_t channel_bytes;
+  uint32_t buffer_bytes;
 
   LLC_SHARED_FN uint64_t slot_offset(uint32_t buffer, uint32_t channel) const {
-    return (uint64_t{buffer} * num_channels + channel) * slots_per_channel * slot_bytes;
+    return uint64_t{buffer} * buffer_bytes + channel * channel_bytes;
   }
   LLC_SHARED_FN uint64_t slots_bytes() const { return slot_offset(num_buffers, 0); }
   LLC_SHARED_FN uint64_t ready_offset(uint32_t channel, int phase, uint32_t parity, int source) const {
-    return slots_bytes() + (uint64_t{(channel * kNumPhases + phase) * 2 + parity} * num_ranks + source) * ready_bytes;
+    return slots_bytes() + uint64_t{((channel * kNumPhases + phase) * 2 + parity) * num_ranks + source} * ready_bytes;
   }
   LLC_SHARED_FN uint64_t records_offset() const { return ready_offset(num_channels, 0, 0, 0); }
   LLC_SHARED_FN uint64_t bytes() const { return records_offset() + uint64_t{num_channels} * sizeof(Record); }
 };
 
+// The most slots that a channel can have.
+LLC_SHARED_FN uint64_t max_slots(uint32_t num_channels, uint32_t slot_bytes) {
+  return 0xFFFFFFFFull / num_channels / slot_bytes / kStrideUnits * kStrideUnits;
+}
+// slots_per_channel <= max_slots().
+LLC_SHARED_FN ScratchShape make_shape(uint32_t slots_per_channel, uint32_t num_channels, uint32_t num_buffers,
+                                      uint32_t slot_bytes, uint32_t ready_bytes, int num_ranks) {
+  const uint32_t channel_bytes = slots_per_channel * slot_bytes;
+  return {slots_per_channel, num_channels, num_buffers,   slot_bytes,
+          ready_bytes,       num_ranks,    channel_bytes, num_channels * channel_bytes};
+}
+
 // One protocol's scratch as a kernel sees it; passed by value (CUDA: __grid_constant__).
 struct Scratch {
   ScratchShape shape;
   int rank;
+  Record* records;          // this rank's own
   char* memory[kMaxRanks];  // [r]: rank r's scratch, mapped here
 
-  LLC_FN Record* record(uint32_t channel) const {
-    return reinterpret_cast<Record*>(memory[rank] + shape.records_offset()) + channel;
-  }
+  LLC_FN Record* record(uint32_t channel) const { return records + channel; }
 };
+// Call once shape, rank and memory are set.
+inline void find_records(Scratch& scratch) {
+  scratch.records = reinterpret_cast<Record*>(scratch.memory[scratch.rank] + scratch.shape.records_offset());
+}
 
 // The group's symmetric pool, behind the scratch in the same buffer, and where in it a rank's own tensors lie. A place
 // is 1 + the offset in units of kPlaceBytes, 0 for a tensor elsewhere: what a ready word carries.

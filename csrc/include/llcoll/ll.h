@@ -35,7 +35,7 @@ struct Ll {
     uint32_t stride;
 
     LLC_FN uint64_t slot(uint32_t region, uint32_t i) const {
-      return base + (uint64_t{region} * stride + i) * kSlotBytes;
+      return base + (region * stride + i) * uint32_t{kSlotBytes};
     }
 
     // relaxed.sys, one 16-byte access; pairs with the load in try_recv. The flag is the whole 64-bit epoch: an older

@@ -29,13 +29,13 @@ class LLBuffer {
       : mem_(mem),
         group_(group),
         buffer_(buffer),
-        own_record_(reinterpret_cast<Record*>(buffer.memory[buffer.rank] + buffer.shape.records_offset()) +
+        own_record_(reinterpret_cast<BufferRecord*>(buffer.memory[buffer.rank] + buffer.shape.records_offset()) +
                     group.channel),
         record_(mem.load_record(own_record_)),
         epoch_(record_.epoch + 1),
         flag_(flag_of_epoch<mode>(epoch_)),
-        base_(buffer.shape.slots_offset(record_.buffer, group.channel)),
-        failed_(record_.failed != 0 || mem.aborted()) {}
+        base_(buffer.shape.slots_offset(record_.part, group.channel)),
+        failed_(record_.failed != 0 || mem.aborted(mem.load_abort())) {}
 
   LLC_FN int rank() const { return buffer_.rank; }
   LLC_FN int num_ranks() const { return buffer_.shape.num_ranks; }
@@ -163,28 +163,28 @@ class LLBuffer {
     epoch_ += 1;
     record_.epoch += 1;
     if (buffer_.shape.round_robin != 0) {
-      record_.buffer = static_cast<uint16_t>(record_.buffer + 1u == buffer_.shape.round_robin ? 0 : record_.buffer + 1);
+      record_.part = static_cast<uint16_t>(record_.part + 1u == buffer_.shape.round_robin ? 0 : record_.part + 1);
     }
-    base_ = buffer_.shape.slots_offset(record_.buffer, group_.channel);
+    base_ = buffer_.shape.slots_offset(record_.part, group_.channel);
     flag_ = flag_of_epoch<mode>(epoch_);
     save();
   }
 
   // Between all ranks' members of this block: what any of them did before, each of them sees behind it.
   LLC_FN void barrier() {
-    record_.extent += 1;
+    record_.barriers += 1;
     group_.sync();
     for (uint32_t peer = group_.rank; peer < uint32_t(num_ranks()) && !failed_; peer += group_.size) {
       // Release: behind the group's barrier, so it covers every member's stores.
       mem_.fence();
-      mem_.store_packet(barrier_word(int(peer), rank()), Packet{0, record_.extent});
+      mem_.store_packet(barrier_word(int(peer), rank()), Packet{0, record_.barriers});
     }
     for (uint32_t peer = group_.rank; peer < uint32_t(num_ranks()) && !failed_; peer += group_.size) {
       // >=: a peer may be one barrier ahead.
       const Packet* word = barrier_word(rank(), int(peer));
       failed_ = !wait_until(
           mem_, epoch_,
-          [&] { return static_cast<int32_t>(uint32_t(mem_.load_packet(word).flag) - record_.extent) >= 0; },
+          [&] { return static_cast<int32_t>(uint32_t(mem_.load_packet(word).flag) - record_.barriers) >= 0; },
           [&] { return static_cast<int>(peer); });
     }
     mem_.fence();  // acquire; the barrier hands it to the other members
@@ -202,7 +202,7 @@ class LLBuffer {
     uint64_t base = base_;
     if (epochs_ago != 0) {
       const uint32_t parts = buffer_.shape.num_parts();
-      base = buffer_.shape.slots_offset((record_.buffer + parts - epochs_ago % parts) % parts, group_.channel);
+      base = buffer_.shape.slots_offset((record_.part + parts - epochs_ago % parts) % parts, group_.channel);
     }
     return base + uint64_t{slot} * Slot<T>::kBytes;
   }
@@ -233,8 +233,8 @@ class LLBuffer {
   Memory mem_;
   Group group_;
   const SymmetricBuffer& buffer_;
-  Record* own_record_;
-  Record record_;  // epoch: finished ones; buffer: the part in use; extent: barriers passed
+  BufferRecord* own_record_;
+  BufferRecord record_;
   uint64_t epoch_;
   LlFlag flag_;
   uint64_t base_;

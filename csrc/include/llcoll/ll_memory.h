@@ -33,6 +33,15 @@ LLC_SHARED_FN uint32_t slot_bytes(LlMode mode, uint32_t element_bytes) {
   return (whole + payload - 1) / payload * packet_bytes(mode);
 }
 
+// What one block remembers between launches; 16 bytes, one access.
+struct alignas(16) BufferRecord {
+  uint64_t epoch;     // finished ones
+  uint32_t barriers;  // passed
+  uint16_t part;      // in use
+  uint16_t failed;
+};
+static_assert(sizeof(BufferRecord) == 16);
+
 struct BufferShape {
   uint32_t bytes_per_block;  // slots of one block (CTA) in one epoch
   uint32_t num_blocks;
@@ -50,7 +59,7 @@ struct BufferShape {
     return slots_offset(num_parts(), 0) + (uint64_t{block} * num_ranks + source) * sizeof(Packet);
   }
   LLC_SHARED_FN uint64_t records_offset() const { return barrier_offset(num_blocks, 0); }
-  LLC_SHARED_FN uint64_t bytes() const { return records_offset() + uint64_t{num_blocks} * sizeof(Record); }
+  LLC_SHARED_FN uint64_t bytes() const { return records_offset() + uint64_t{num_blocks} * sizeof(BufferRecord); }
 };
 
 // `num_elements`: what one block gets from EACH rank in one epoch.

@@ -18,7 +18,7 @@ struct Message {
 
   template <class Unit, class Memory>
   LLC_FN Unit read(const Memory& mem, uint32_t unit_idx) const {
-    if (unit_idx < wide_inputs) return mem.template read<Unit>(input + uint64_t{unit_idx} * Unit::kBytes);
+    if (LLC_LIKELY(unit_idx < wide_inputs)) return mem.template read<Unit>(input + uint64_t{unit_idx} * Unit::kBytes);
     return mem.template read_part<Unit>(input, uint64_t{unit_idx} * Unit::kBytes, num_bytes, element_bytes);
   }
   template <class Unit, class Memory>
@@ -28,7 +28,7 @@ struct Message {
 
   template <class Unit, class Memory>
   LLC_FN void write(const Memory& mem, uint32_t unit_idx, Unit value) const {
-    if (unit_idx < wide_outputs) {
+    if (LLC_LIKELY(unit_idx < wide_outputs)) {
       mem.template write<Unit>(output + uint64_t{unit_idx} * Unit::kBytes, value);
     } else {
       mem.template write_part<Unit>(output, uint64_t{unit_idx} * Unit::kBytes, num_bytes, element_bytes, value);

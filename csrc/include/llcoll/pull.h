@@ -58,7 +58,7 @@ struct Pull {
     LLC_FN bool announce(int phase, uint64_t what, bool fenced, bool last_word, To&& to) const {
       if (group.rank >= uint32_t(scratch.shape.num_ranks)) return true;
       if (fenced) mem.fence_release();
-      if (last_word && mem.aborted()) return false;
+      if (last_word && mem.aborted(mem.load_abort())) return false;
       for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
         if (int(peer) != scratch.rank && to(int(peer))) {
           mem.store_packet(word(int(peer), phase, scratch.rank), Packet{what, epoch});
@@ -195,7 +195,7 @@ LLC_FN void one_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
   const bool is_held = is_symmetric && message.input == message.output;
   bool is_first = true;
   run_epochs<Protocol, Type>(
-      mem, group, scratch, plan, pull_regions(1, num_ranks),
+      mem, group, scratch, plan, pull_regions(1, num_ranks), [](uint32_t, uint32_t) {},
       [&](const auto& stage, uint32_t begin, uint32_t count) {
         if (!is_symmetric) {
           Unit* to = stage.staged(scratch.rank, 0);
@@ -293,7 +293,7 @@ LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
   const bool is_symmetric = symmetric.input != 0;
   bool is_first = true;
   run_epochs<Protocol, Type>(
-      mem, group, scratch, plan, pull_regions(2, num_ranks),
+      mem, group, scratch, plan, pull_regions(2, num_ranks), [](uint32_t, uint32_t) {},
       [&](const auto& stage, uint32_t begin, uint32_t count) {
         if (!is_symmetric) {
           auto num_staged = [&](int part) { return num_inside(part, begin, count); };

@@ -65,7 +65,7 @@ struct Sentinel {
     uint32_t stride;
 
     LLC_FN Unit* slot(int rank, uint32_t region, uint32_t i) const {
-      return reinterpret_cast<Unit*>(scratch.memory[rank] + base + (uint64_t{region} * stride + i) * kSlotBytes);
+      return reinterpret_cast<Unit*>(scratch.memory[rank] + base + (region * stride + i) * uint32_t{kSlotBytes});
     }
 
     // relaxed.sys per word; pairs with the load in try_recv. Words may arrive in any order: each tells for itself.

@@ -14,8 +14,19 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
   const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
   const int rank = scratch.rank;
   const uint32_t num_regions = Protocol::kPush ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
+  constexpr bool kKeep = Group::kOnce && ranks != 0;
+  Unit kept[kKeep ? ranks : 1]{};  // what this member sends, and its own; read once
+  auto read = [&](int part, uint32_t i) { return message.template read<Unit>(mem, part * plan.part + i); };
   run_epochs<Protocol, Type>(
       mem, group, scratch, plan, num_regions,
+      [&](uint32_t begin, uint32_t count) {
+        if constexpr (kKeep) {
+          group.each(count, [&](uint32_t i) {
+            LLC_UNROLL
+            for (int p = 0; p < ranks; ++p) kept[p] = read(p, begin + i);
+          });
+        }
+      },
       [&](const auto& stage, uint32_t begin, uint32_t count) {
         if constexpr (kByRows<Protocol, Memory>) {
           for (int peer = 0; peer < num_ranks; ++peer) {
@@ -27,12 +38,17 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         group.each(count, [&](uint32_t i) {
           LLC_UNROLL
           for (int peer = 0; peer < num_ranks; ++peer) {
-            if (peer != rank) stage.send(0, peer, i, message.template read<Unit>(mem, peer * plan.part + begin + i));
+            if (peer == rank) continue;
+            if constexpr (kKeep) {
+              stage.send(0, peer, i, kept[peer]);
+            } else {
+              stage.send(0, peer, i, read(peer, begin + i));
+            }
           }
         });
         stage.flush(0);
       },
-      [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
+      [&](const auto& stage, uint32_t begin, uint32_t count, bool) {
         bool arrived = stage.ready(0);
         if (!arrived) return false;
         if constexpr (kByRows<Protocol, Memory>) {
@@ -52,7 +68,13 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
         }
         group.each(count, [&](uint32_t i) {
           const uint32_t at = rank * plan.part + begin + i;
-          const Unit own = message.template read<Unit>(mem, at);
+          Unit own{};
+          if constexpr (kKeep) {
+            LLC_UNROLL  // rank is not known at compile time, and an indexed array would live in memory
+                for (int p = 0; p < ranks; ++p) own = p == rank ? kept[p] : own;
+          } else {
+            own = read(rank, begin + i);
+          }
           Unit sum{};
           if (arrived) arrived = receive_reduce<Type, ranks>(mem, stage, 0, i, own, op, false, sum);
           if (!arrived) return;
@@ -73,7 +95,6 @@ LLC_FN void two_shot(Memory& mem, const Group& group, const Scratch& scratch, co
             if (arrived) message.write(mem, source * plan.part + begin + i, w);
           }
         });
-        if (last) group.last_receive();
         return arrived;
       },
       [&](uint32_t begin, uint32_t count) {

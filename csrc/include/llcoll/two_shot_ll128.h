@@ -224,13 +224,11 @@ LLC_FN void two_shot_ll128(Memory& mem, const Group& group, const Scratch& scrat
   const int num_ranks = ranks == 0 ? scratch.shape.num_ranks : ranks;
   LineWork<Format, ranks, Stage, Memory, Group, Input> work(mem, group, message, plan, num_ranks);
   run_epochs<Protocol, Format>(
-      mem, group, scratch, plan, 0,
+      mem, group, scratch, plan, 0, [](uint32_t, uint32_t) {},
       [&](const Stage& stage, uint32_t begin, uint32_t count) { work.send(stage, begin, count); },
-      [&](const Stage& stage, uint32_t begin, uint32_t count, bool last) {
-        const bool arrived = work.receive_own(stage, begin, count) &&
-                             receive_gathered<ranks>(mem, group, stage, message, plan, num_ranks, begin, count);
-        if (last) group.last_receive();
-        return arrived;
+      [&](const Stage& stage, uint32_t begin, uint32_t count, bool) {
+        return work.receive_own(stage, begin, count) &&
+               receive_gathered<ranks>(mem, group, stage, message, plan, num_ranks, begin, count);
       },
       [&](uint32_t begin, uint32_t count) {
         for (uint32_t i = group.rank; i < count; i += group.size) {

@@ -32,11 +32,9 @@ LLC_FN int find_culprit(int self, int source, int num_ranks, AwaitedBy&& awaited
 // False: the caller stops waiting AND sending; a rank that goes on sending gives its peers silently wrong data.
 template <class Memory, class Try, class Missing>
 LLC_FN bool wait_until(const Memory& mem, uint64_t epoch, Try&& attempt, Missing&& missing) {
-  if (attempt()) return true;
   typename Memory::Patience patience{};
-  for (;;) {
-    if (!mem.keep_polling(patience) && !mem.wait_on(patience, missing(), epoch)) return false;
-    if (attempt()) break;
+  while (!attempt()) {  // one copy of it: what a kernel fetches at its start counts as much as what it waits for
+    if (LLC_UNLIKELY(!mem.keep_polling(patience)) && !mem.wait_on(patience, missing(), epoch)) return false;
   }
   mem.stop_waiting(patience);
   return true;

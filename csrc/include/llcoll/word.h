@@ -27,6 +27,10 @@
 #define LLC_UNROLL _Pragma("GCC unroll 16")
 #endif
 
+// Moves the other way out of the instruction stream: at this scale a kernel waits for its own code.
+#define LLC_LIKELY(condition) __builtin_expect(static_cast<bool>(condition), true)
+#define LLC_UNLIKELY(condition) __builtin_expect(static_cast<bool>(condition), false)
+
 namespace llcoll {
 inline namespace LLC_ISA {
 
