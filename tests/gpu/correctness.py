@@ -139,7 +139,8 @@ def chunks(world: World) -> str:
         large = 18_000_003  # 72 MB of float32 beyond the default 64 MiB
         pool = world.pool("float32", large)
         caller = Caller(world, checks, 5)
-        for algorithm in algorithms_for("float32"):
+        # Above the table's last row `auto` is torch's own reduction, in its own order.
+        for algorithm in [a for a in algorithms_for("float32") if a != "auto"]:
             for size in (large, 7, large - 1234):
                 caller.call(algorithm, pool, "sum", 0, size, "fresh")
         world.sync()
