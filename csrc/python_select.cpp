@@ -30,6 +30,7 @@ PyObject* select(PyObject*, PyObject* args) {
   try {
     topology.cuda = cuda != 0;
     topology.shares_device = shares != 0;
+    topology.line_atomics = topology.cuda && topology.compute_capability >= 90;  // GPUs joined by NVLink, or one
     options.table = table;
     options.policy = parse_policy(policy);
     options.allow_low_precision = low_precision != 0;

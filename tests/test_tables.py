@@ -66,6 +66,9 @@ def test_ll128_needs_leave_beyond_float32() -> None:
         )
         return picked == "two_shot_ll128"
 
+    assert allowed("float32", "fast", False)
+    assert allowed("bfloat16", "fast", True) and allowed("float16", "fast", True)
+    assert not allowed("float64", "fast", True)
     assert not allowed("float32", "invariant", True)
     assert not allowed("bfloat16", "invariant", True)
     assert not allowed("bfloat16", "fast", False)
