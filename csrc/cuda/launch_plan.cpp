@@ -57,15 +57,13 @@ CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
   }
 }
 
-// Rounding may leave the last channel without a unit in its last epoch. In a push protocol nothing would then tell the
-// peers that it has started that epoch, and the next call could send into slots that they still read.
-bool has_idle_epoch(const Plan& cut, uint32_t num_channels) {
-  return uint64_t{num_channels - 1} * cut.per_channel + uint64_t{cut.num_chunks - 1} * cut.chunk >= cut.part;
-}
-
 bool aligned(const void* pointer, uint32_t bytes) { return reinterpret_cast<uintptr_t>(pointer) % bytes == 0; }
 
 }  // namespace
+
+bool has_idle_epoch(const Plan& cut, uint32_t num_channels) {
+  return uint64_t{num_channels - 1} * cut.per_channel + uint64_t{cut.num_chunks - 1} * cut.chunk >= cut.part;
+}
 
 // Few threads for few units: a warp that has nothing to do still costs its barrier. Many small CTAs rather than few
 // large ones: each brings its own load and store ports.

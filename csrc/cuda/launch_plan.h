@@ -31,6 +31,10 @@ struct LaunchPlan {
   Plan cut;
   Message message;
 };
+// Rounding may leave the last channel without a unit in its last epoch. In a push protocol nothing would then tell the
+// peers that it has started that epoch, and the next call could send into slots that they still read: fewer channels.
+bool has_idle_epoch(const Plan& cut, uint32_t num_channels);
+
 LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayout& layout, uint32_t max_channels);
 
 }  // namespace llcoll

@@ -84,6 +84,9 @@ LaunchPlan plan_line_launch(const CollectiveCall& call, int num_ranks, const Cud
   plan.num_threads = tile.lines * kLineParts;
   plan.num_channels = std::clamp<uint32_t>((part + tile.units() - 1) / tile.units(), 1, channels);
   plan.cut = make_plan(units, num_ranks, plan.num_channels, chunk);
+  while (plan.num_channels > 1 && has_idle_epoch(plan.cut, plan.num_channels)) {
+    plan.cut = make_plan(units, num_ranks, --plan.num_channels, chunk);
+  }
   plan.kernel = find_two_shot_ll128({call.dtype, call.op, num_ranks, false, wide});
   plan.message = make_message(call.input, call.output, bytes, element_bytes(call.dtype), static_cast<int>(unit_bytes),
                               aligned(call.input, unit_bytes), aligned(call.output, unit_bytes));

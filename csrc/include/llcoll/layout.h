@@ -123,6 +123,8 @@ LLC_SHARED_FN Plan make_plan(uint64_t num_units, int num_parts, uint32_t num_cha
   plan.per_channel = (plan.part + num_channels - 1) / num_channels;
   plan.num_chunks = plan.per_channel == 0 ? 1 : (plan.per_channel + max_chunk - 1) / max_chunk;
   plan.chunk = (plan.per_channel + plan.num_chunks - 1) / plan.num_chunks;
+  // Rounding up can leave whole chunks over; an epoch without data tells the peers nothing.
+  if (plan.chunk != 0) plan.num_chunks = (plan.per_channel + plan.chunk - 1) / plan.chunk;
   return plan;
 }
 
