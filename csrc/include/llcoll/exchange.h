@@ -9,8 +9,8 @@ namespace llcoll {
 inline namespace LLC_ISA {
 
 // send(c, stage) and receive(c, stage) for each epoch c of one launch; receive comes `Protocol::kAhead` epochs later.
-// Both return or leave behind nothing but what travelled; receive returns false once a peer did not come: nothing is
-// sent or awaited after that, and poison() fills the output. `extent`: slots of its own that a stage's peers fill.
+// It returns false once a peer did not come: nothing is sent or awaited after that, and poison() fills the output.
+// `extent`: slots of this rank that its peers fill in an epoch.
 //
 // The flag protocol's ready words reach every peer in every epoch, data or not: it needs hellos only where ranks do not
 // know how many epochs the others need, and then stays 0 ahead (else a ready word could be two epochs ahead, and its

@@ -4,6 +4,7 @@
 
 #include "llcoll/exchange.h"
 #include "llcoll/gather.h"
+#include "llcoll/rows.h"
 
 namespace llcoll {
 inline namespace LLC_ISA {
@@ -27,6 +28,14 @@ LLC_FN void reduce_scatter(Memory& mem, const Group& group, const Scratch& scrat
       [&](uint32_t c, const auto& stage) {
         if (!stage.ready(0)) return false;
         const Span span = input.span<Unit>(rank, group.channel, c, cut.chunk);
+        if constexpr (kByRows<Protocol, Memory>) {
+          const Message own = make_message(input.start_of(rank), output.data, input.bytes_of(rank),
+                                           static_cast<int>(input.element_bytes), Unit::kBytes, true, true);
+          reduce_rows<Type, ranks, Unit>(
+              mem, own, span.begin, span.count, rank, num_ranks, op,
+              [&](int source) { return stage.slot(source, pull_region(rank), 0); }, [](uint32_t, const Unit&) {});
+          return true;
+        }
         bool arrived = true;
         group.each(span.count, [&](uint32_t i) {
           const Unit own = input.read<Unit>(mem, rank, span.begin + i);
