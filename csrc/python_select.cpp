@@ -58,7 +58,8 @@ PyObject* default_table_of(PyObject*, PyObject* args) {
   }
 }
 
-// usable(algorithm, dtype, reduce_op, policy, allow_low_precision) -> whether selection may pick it at all
+// usable(algorithm, dtype, reduce_op, policy, allow_low_precision) -> whether selection may pick it, on a machine that
+// has all it needs
 PyObject* usable(PyObject*, PyObject* args) {
   const char *algorithm, *dtype, *op, *policy;
   int low_precision = 0;
@@ -67,7 +68,9 @@ PyObject* usable(PyObject*, PyObject* args) {
     const Algorithm a = parse_algorithm(algorithm, std::strlen(algorithm));
     const DType type = parse_dtype(dtype);
     const ReduceOp reduce_op = parse_reduce_op(op, std::strlen(op));
-    return PyBool_FromLong(supports(a, type, reduce_op, Topology{}) &&
+    Topology best;
+    best.cuda = best.line_atomics = true;
+    return PyBool_FromLong(supports(a, type, reduce_op, best) &&
                            is_allowed(a, type, reduce_op, parse_policy(policy), low_precision != 0));
   } catch (const std::exception& error) {
     return raise_python(error);

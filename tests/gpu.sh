@@ -2,7 +2,7 @@
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
 # Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, memcheck, speed-N, speed-collectives-N,
-# speed-ll128-N, host-N (N ranks); a word selects all parts that begin with it.
+# speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -120,6 +120,20 @@ for num_ranks in 2 4 8; do
     --limit 54
 done
 part host-2 40 "${launch[@]}" 2 --timeout 38 tests/gpu/host_cost.py
+
+# Measurements for docs/results.md: the bound, graphs with regret and peers, inside one launch, the model, the tables.
+for num_ranks in 2 4 8; do
+  part "sol-$num_ranks" 40 "${launch[@]}" $num_ranks --timeout 38 -m llcoll.sol --json "$OUT/sol_$num_ranks.json"
+  part "bench-$num_ranks" 90 "${launch[@]}" $num_ranks --timeout 87 -m llcoll.bench --mode graph -d bfloat16 -b 128 \
+    -e 16M -f 4 --regret --compare torch-symm,nccl --json "$OUT/bench_$num_ranks.json" --plot "$OUT/bench_$num_ranks.png"
+  part "kernel-$num_ranks" 40 "${launch[@]}" $num_ranks --timeout 38 -m llcoll.bench --mode in-kernel -d bfloat16 \
+    -b 128 -e 4K --algorithm one_shot_ll,one_shot_sentinel --json "$OUT/kernel_$num_ranks.json"
+done
+for num_ranks in 2 4 8; do
+  part "model-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 -m llcoll.model -d bfloat16 --verify \
+    --json "$OUT/model_$num_ranks.json"
+  part "tune-$num_ranks" 150 "${launch[@]}" $num_ranks --timeout 145 -m llcoll.tune --out "$OUT/tuning.json"
+done
 
 echo
 echo "== summary ($SECONDS s)"

@@ -223,7 +223,9 @@ def init(
     chosen = settings.Settings(**answers[exchange.rank])
     communicator = Communicator(process_group, chosen)
     try:
-        communicator.table = tables.choose(communicator.device_type, chosen.policy, exchange)
+        communicator.table = tables.choose(
+            chosen.device, chosen.policy, chosen.allow_low_precision, exchange
+        )
         _make(communicator, exchange)
     except BaseException:
         communicator._backend.unregister(communicator.group_name)

@@ -3,10 +3,12 @@
     {"version": 1, "entries": [{"key": {"device": "NVIDIA H200", "driver": "580.159.04",
       "world_size": 2, "topology": "shared-gpu"}, "provenance": {...},
       "rows": {"fast": {"float32": [[131072, "one_shot_ll"], [null, "one_shot_flag"]],
-                        "float": [...], "integer": [...]}, "invariant": {...}}}]}
+                        "float": [...], "integer": [...]},
+               "low_precision": {...}, "invariant": {...}}}]}
 
-A row serves messages up to its size in bytes, the last one (null) every larger one. "float" is
-every floating type but float32, "integer" the integers and bool. An entry counts on exactly the
+"low_precision" is "fast" with allow_low_precision, and may be left out. A row serves messages up to
+its size in bytes, the last one (null) every larger one. "float" is every floating type but
+float32, "integer" the integers and bool. An entry counts on exactly the
 machine of its key. Whatever a table says, a policy that does not allow an algorithm never gets it.
 """
 
@@ -35,6 +37,7 @@ log = logging.getLogger("llcoll")
 VERSION = 1
 NO_FILE = "none"
 CLASSES = ("float32", "float", "integer")
+LOW_PRECISION = "low_precision"
 Rows = dict[str, list[list[Any]]]
 
 
@@ -178,20 +181,24 @@ def find(data: dict[str, Any], key: Key) -> dict[str, Any] | None:
     return None
 
 
-def _text_from(path: Path, where: Machine, policy: str) -> tuple[str, str] | None:
+def _text_from(
+    path: Path, where: Machine, policy: str, low_precision: bool
+) -> tuple[str, str] | None:
     """Rows and provenance of the entry for this machine, None if there is none."""
     entry = find(read(path), where.key)
     if entry is None:
         return None
     try:
-        text = text_of(entry["rows"][policy])
+        rows = entry["rows"]
+        low = low_precision and policy == "fast" and LOW_PRECISION in rows
+        text = text_of(rows[LOW_PRECISION if low else policy])
         where.select(text, policy, 1, "float32")  # the backend's own check of the rows
     except (KeyError, TypeError, ValueError, LlcollError) as error:
         raise LlcollError(f"tuning table {path}: {type(error).__name__}: {error}") from None
     return text, json.dumps(entry.get("provenance", {}))
 
 
-def choose(device_type: str, policy: str, exchange: Exchange) -> Chosen:
+def choose(device_type: str, policy: str, low_precision: bool, exchange: Exchange) -> Chosen:
     """The group's table: LLCOLL_TUNING_FILE ("none": the built-in one), else the cache's, else
     built in. Collective. Ranks that were told different tables are an error on all of them; caches
     that differ are not used."""
@@ -204,7 +211,8 @@ def choose(device_type: str, policy: str, exchange: Exchange) -> Chosen:
             return ["named", "", "built in", where.default()[1]]
         path = Path(named) if named else cache_path()
         try:
-            found = _text_from(path, where, policy) if named or path.exists() else None
+            wanted = named or path.exists()
+            found = _text_from(path, where, policy, low_precision) if wanted else None
         except LlcollError as error:
             if named:
                 raise

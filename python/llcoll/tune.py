@@ -106,7 +106,7 @@ def built_in_rows(machine: tables.Machine) -> dict[str, str]:
 
 
 def measure_class(session: Session, dtype: torch.dtype, largest: int) -> tuple[Times, Model]:
-    names = usable_algorithms(session, dtype, "sum")
+    names = usable_algorithms(session, dtype, "sum", low_precision=True)
     if not session.is_cuda:
         names.remove("torch")  # Gloo: hundreds of times slower at every size
     measure = measurer(session, dtype)
@@ -131,11 +131,16 @@ def measure_class(session: Session, dtype: torch.dtype, largest: int) -> tuple[T
 def make_entry(session: Session, measured: dict[str, Times]) -> dict[str, Any]:
     built_in = built_in_rows(session.machine)
     rows: dict[str, tables.Rows] = {}
-    for policy in ("fast", "invariant"):
+    for policy in ("fast", tables.LOW_PRECISION, "invariant"):
         rows[policy] = {}
+        low = policy == tables.LOW_PRECISION
         for name, times in measured.items():
             dtype = str(DTYPES[name]).removeprefix("torch.")
-            allowed = [a for a in _C.algorithms() if _C.usable(a, dtype, "sum", policy, False)]
+            allowed = [
+                a
+                for a in _C.algorithms()
+                if _C.usable(a, dtype, "sum", "fast" if low else policy, low)
+            ]
             rows[policy][name] = with_built_in_end(rows_from(times, allowed), built_in[name])
     where = report.about(session)
     return {

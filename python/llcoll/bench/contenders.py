@@ -103,15 +103,25 @@ class Llcoll(Contender):
         return partial(ops.all_reduce.default, x, *positional, **given), in_place
 
 
-def usable_algorithms(session: Session, dtype: torch.dtype, op: str) -> list[str]:
-    """What selection may pick under the communicator's policy, besides what only a real
-    torch.distributed group serves."""
-    chosen = session.communicator.settings
+def usable_algorithms(
+    session: Session, dtype: torch.dtype, op: str, low_precision: bool = False
+) -> list[str]:
+    """What selection may pick here under the communicator's policy, besides what only a real
+    torch.distributed group serves. `low_precision`: as if the communicator allowed it."""
+    communicator = session.communicator
+    chosen = communicator.settings
     name = str(dtype).removeprefix("torch.")
-    return [
-        algorithm
-        for algorithm in _C.algorithms()
-        if algorithm != "auto"
-        and _C.usable(algorithm, name, op, chosen.policy, chosen.allow_low_precision)
-        and not (algorithm == "torch" and session.machine.shares_device)
-    ]
+
+    def serves(algorithm: str) -> bool:
+        if algorithm == "auto" or (algorithm == "torch" and session.machine.shares_device):
+            return False
+        allow = low_precision or chosen.allow_low_precision
+        if not _C.usable(algorithm, name, op, chosen.policy, allow):
+            return False
+        try:
+            communicator._backend.resolve(communicator.group_name, 64, name, op, algorithm)
+        except llcoll.LlcollError:
+            return False  # it needs what this machine has not
+        return True
+
+    return [algorithm for algorithm in _C.algorithms() if serves(algorithm)]
