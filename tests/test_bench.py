@@ -72,6 +72,7 @@ def test_table_has_nccl_tests_columns() -> None:
 @pytest.mark.parametrize("world", [1, 3])
 def test_modes(mode: str, world: int) -> None:
     flags = ["-b", "64", "-e", "64K", "-f", "32", "--mode", mode, "--algorithm", "all"]
+    flags += ["--symmetric"] if mode == "plan" else []
     status, text = bench(*flags, world=world)
     assert status == 0 and "two_shot_flag" in text and "OK" in text
 

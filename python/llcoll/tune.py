@@ -111,11 +111,14 @@ def measure_class(session: Session, dtype: torch.dtype, largest: int) -> tuple[T
         names.remove("torch")  # Gloo: hundreds of times slower at every size
     measure = measurer(session, dtype)
     model = fit_here(session, measure, [name for name in names if name != "torch"])
+    short = str(dtype).removeprefix("torch.")
+    keeping_bits = [a for a in model.terms if _C.usable(a, short, "sum", "invariant", False)]
     times: Times = {}
     num_bytes = SMALLEST
     while num_bytes <= largest:
-        limit = CANNOT_WIN * model.predict(
-            model.fastest(num_bytes, session.world_size), num_bytes, session.world_size
+        # Among those that every policy allows: each policy's rows need some.
+        limit = CANNOT_WIN * min(
+            model.predict(name, num_bytes, session.world_size) for name in keeping_bits
         )
         wanted = [
             name

@@ -9,6 +9,8 @@ from itertools import cycle, islice
 
 import torch
 
+import llcoll
+
 from .. import _C, _ops
 from .cases import Case, num_wrong
 from .session import Session
@@ -17,6 +19,7 @@ Call = Callable[[], object]
 Arguments = tuple[int, int, int, str, str, str]  # of _C.repeat, between the group and the counts
 MAX_BUFFERS = 4
 BUFFER_BUDGET = 256 << 20
+SYMMETRIC_BUDGET = 40 << 20  # of a pool of 64 MiB
 # Buffers start on different cache sets and pages, so that none has a lucky place.
 SHIFT_BYTES = 4096 + 256
 CALLS_PER_GRAPH = 50
@@ -32,11 +35,13 @@ class Cell:
     numel: int
     mode: str
     calls_per_graph: int = CALLS_PER_GRAPH
+    symmetric: bool = False  # buffers of llcoll.empty
     inputs: list[torch.Tensor] = field(default_factory=list)
     outs: list[torch.Tensor] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        count = max(1, min(MAX_BUFFERS, BUFFER_BUDGET // (2 * self.num_bytes)))
+        budget = SYMMETRIC_BUDGET if self.symmetric else BUFFER_BUDGET
+        count = max(1, min(MAX_BUFFERS, budget // (2 * self.num_bytes)))
         self.inputs, self.outs = self.make_buffers(count), self.make_buffers(count)
 
     @property
@@ -45,7 +50,8 @@ class Cell:
 
     def make_buffers(self, count: int) -> list[torch.Tensor]:
         stride = self.num_bytes + SHIFT_BYTES
-        pool = torch.zeros(count * stride + 256, dtype=torch.uint8, device=self.session.device)
+        empty = llcoll.empty if self.symmetric else torch.empty
+        pool = empty(count * stride + 256, dtype=torch.uint8, device=self.session.device).zero_()
         first = -pool.data_ptr() % 256
         starts = [first + (idx * stride + 255) // 256 * 256 for idx in range(count)]
         return [pool[start : start + self.num_bytes].view(self.case.dtype) for start in starts]
@@ -196,6 +202,7 @@ class CudaRepeatForm(Form):
         super().__init__(cell, calls, in_place=True)
 
     def _repeat(self, tensor: torch.Tensor, iterations: int) -> float:
+        torch.cuda.synchronize()  # it runs on a stream of its own
         return _ops.backend("cuda").repeat_in_kernel(
             self.cell.session.communicator.group_name,
             tensor.data_ptr(),
@@ -206,6 +213,5 @@ class CudaRepeatForm(Form):
 
     def run(self, num_calls: int) -> float:
         self._turn += 1
-        torch.cuda.synchronize()
         turn = self._turn % len(self.inputs)
         return self._repeat(self.inputs[turn], max(num_calls, self.LEAST_ITERATIONS))

@@ -110,7 +110,7 @@ def run(args: Any, choice: places.Choice) -> int:
         with progress_bar(session, "sizes x rounds", len(sizes) * rounds) as advance:
             for num_bytes in sizes:
                 numel = num_bytes // case.dtype.itemsize
-                cell = Cell(session, case, numel, args.mode, per_graph)
+                cell = Cell(session, case, numel, args.mode, per_graph, args.symmetric)
                 here = measure_cell(cell, contenders, effort, advance)
                 for row in here:
                     session.say(report.table_row(row, args.datatype, args.op, session.world_size))
@@ -141,6 +141,7 @@ def write_files(
         return
     about = report.about(session) | {
         "mode": args.mode,
+        "symmetric": args.symmetric,
         "datatype": args.datatype,
         "op": args.op,
         "iters": args.iters,

@@ -74,6 +74,7 @@ def make_parser() -> argparse.ArgumentParser:
     )
     add("--compare", type=words, default=[], help="peers, comma-separated, or `all`")
     add("--regret", action="store_true", help="how far auto is from the best that it may pick")
+    add("--symmetric", action="store_true", help="tensors of llcoll.empty")
     add("--rounds", type=int, default=11, help="turns that each contender gets at a size")
     add("--json", type=Path, metavar="FILE")
     add("--csv", type=Path, metavar="FILE")
