@@ -4,9 +4,10 @@
     python .ci/sass.py --update    records what is there (tests/sass.json): one line in a commit
 
 A compiler, or a harmless-looking change, can cost a microsecond unnoticed: more instructions to
-fetch, a spill, a 128-bit packet split in two. Looks at python/llcoll/_cuda.abi3.so as built. Needs
-cuobjdump and nvdisasm: of the CUDA toolkit, of PyPI's nvidia-cuda-cuobjdump, or of triton, which
-comes with torch. Exit 77: skipped, with the reason in words.
+fetch, a spill, a 128-bit packet split in two. Compiles tests/cpp/small_kernels.cu with setup.py's
+flags, or looks at what --library names. Needs nvcc, cuobjdump and nvdisasm: of the CUDA toolkit, of
+PyPI's nvidia-cuda-cuobjdump, or of triton, which comes with torch. Exit 77: skipped, with the
+reason in words.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
-LIBRARY = ROOT / "python" / "llcoll" / "_cuda.abi3.so"
+SOURCE = ROOT / "tests" / "cpp" / "small_kernels.cu"
+# As setup.py has them, where they change the code.
+FLAGS = ["-std=c++20", "-O3", "--fmad=false", f"-I{ROOT}/csrc/include", f"-I{ROOT}/csrc"]
 RECORDED = ROOT / "tests" / "sass.json"
 ARCH = "sm_90"
 SKIPPED = 77
@@ -109,21 +113,36 @@ def instructions(text: str) -> dict[str, Figures]:
     return result
 
 
-def measure(library: Path) -> dict[str, Figures]:
-    if not library.exists():
-        raise Skip(f"no {library.name}: llcoll was built without CUDA")
-    sources = [p for s in (".h", ".cuh", ".cu") for p in (ROOT / "csrc").glob(f"**/*{s}")]
-    newest = max(sources, key=lambda path: path.stat().st_mtime)
-    if newest.stat().st_mtime > library.stat().st_mtime:
-        raise Skip(f"{library.name} is older than {newest.relative_to(ROOT)}: build first")
+def find_nvcc() -> str:
+    home = os.environ.get("CUDA_HOME", "/usr/local/cuda")
+    nvcc = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+    if nvcc is None:
+        raise Skip("no nvcc (looked at PATH, CUDA_HOME and /usr/local/cuda)")
+    return nvcc
+
+
+def compile_kernels(folder: Path) -> Path:
+    """With ccache where there is one. A failure is an error, not a reason to skip."""
+    target = folder / "small_kernels.o"
+    ccache = shutil.which("ccache")
+    command = [*([ccache] if ccache else []), find_nvcc(), *FLAGS, f"-arch={ARCH}"]
+    subprocess.run([*command, "-c", str(SOURCE), "-o", str(target)], check=True)
+    return target
+
+
+def measure(library: Path | None) -> dict[str, Figures]:
     if shutil.which("c++filt") is None:
         raise Skip("no c++filt (binutils)")
     tool = find_tools()
-    found = kernels(dump(tool, library, "-res-usage"))
-    if not found:
-        raise Skip(f"{library.name} has no {ARCH} kernels of this kind")
-    mangled = ",".join(name for name, _ in found.values())
-    counts = instructions(dump(tool, library, "-sass", "-fun", mangled))
+    if library is not None and not library.exists():
+        raise Skip(f"no {library.name}: llcoll was built without CUDA")
+    with tempfile.TemporaryDirectory() as folder:
+        target = library or compile_kernels(Path(folder))
+        found = kernels(dump(tool, target, "-res-usage"))
+        if not found:
+            raise Skip(f"{target.name} has no {ARCH} kernels of this kind")
+        mangled = ",".join(name for name, _ in found.values())
+        counts = instructions(dump(tool, target, "-sass", "-fun", mangled))
     return {name: {**figures, **counts[key]} for name, (key, figures) in sorted(found.items())}
 
 
@@ -149,11 +168,8 @@ def compare(recorded: dict[str, Figures], found: dict[str, Figures]) -> tuple[li
     return worse, notes
 
 
-def compiler(library: Path) -> str:
-    nvcc = shutil.which("nvcc") or "/usr/local/cuda/bin/nvcc"
-    if not Path(nvcc).exists():
-        return "unknown"
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True).stdout
+def compiler() -> str:
+    text = subprocess.run([find_nvcc(), "--version"], capture_output=True, text=True).stdout
     found = re.search(r"V(\d+\.\d+\.\d+)", text)
     return f"nvcc {found[1]}" if found else "unknown"
 
@@ -161,24 +177,27 @@ def compiler(library: Path) -> str:
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--update", action="store_true")
-    parser.add_argument("--library", type=Path, default=LIBRARY)
+    parser.add_argument("--library", type=Path, help="a built _cuda.abi3.so")
     parser.add_argument("--recorded", type=Path, default=RECORDED)
     args = parser.parse_args(argv)
     try:
+        version = compiler()
+        recorded: dict[str, Any] = {}
+        if not args.update:
+            if not args.recorded.exists():
+                raise Skip(f"nothing recorded in {args.recorded}: python .ci/sass.py --update")
+            recorded = json.loads(args.recorded.read_text(encoding="utf-8"))
+            if recorded["compiler"] != version:
+                raise Skip(f"recorded with {recorded['compiler']}, here is {version}")
         found = measure(args.library)
         if args.update:
-            data: dict[str, Any] = {"version": 1, "arch": ARCH, "compiler": compiler(args.library)}
+            data: dict[str, Any] = {"version": 1, "arch": ARCH, "compiler": version}
             lines = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in found.items()]
             head = json.dumps(data, indent=1)[:-2]
             text = head + ',\n "kernels": {\n' + ",\n".join(lines) + "\n }\n}\n"
             args.recorded.write_text(text, encoding="utf-8")
             print(f"sass: {len(found)} kernels recorded in {args.recorded}")
             return 0
-        if not args.recorded.exists():
-            raise Skip(f"nothing recorded in {args.recorded}: python .ci/sass.py --update")
-        recorded = json.loads(args.recorded.read_text(encoding="utf-8"))
-        if recorded["compiler"] != compiler(args.library):
-            raise Skip(f"recorded with {recorded['compiler']}, here is {compiler(args.library)}")
     except Skip as reason:
         print(f"sass: SKIPPED: {reason}")
         return SKIPPED
