@@ -1,7 +1,5 @@
 #include "cuda/probe.cuh"
 
-#include <algorithm>
-
 #include "check.h"
 #include "llcoll/device_memory.cuh"
 #include "llcoll/group.h"
@@ -146,7 +144,8 @@ bool launch_in_kernel(Protocol protocol, KernelArgs args, uint32_t num_units, ui
   if (kernel == nullptr || num_units == 0 || num_units > static_cast<uint32_t>(kMaxThreads)) return false;
   const uint32_t all = num_units * iterations;
   args.plan = {all, all, num_units, iterations};
-  kernel<<<1, std::max(32u, num_units), 0, stream>>>(args, num_units);
+  const uint32_t whole_warps = (num_units + 31) / 32 * 32;
+  kernel<<<1, whole_warps, 0, stream>>>(args, num_units);
   return true;
 }
 
