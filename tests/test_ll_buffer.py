@@ -83,6 +83,12 @@ def test_nvcc(tmp_path: Path) -> None:
         pytest.skip("no nvcc (the CUDA toolkit's compiler)")
     source = ROOT / "tests" / "cpp" / "ll_buffer_device.cu"
     command = [nvcc, "-std=c++20", "-arch=sm_90", "-Werror", "all-warnings"]
-    command += [f"-I{ROOT / 'csrc' / 'include'}", "-c", source, "-o", tmp_path / "device.o"]
+    command += [
+        f"-I{ROOT / 'csrc' / 'include'}",
+        "-c",
+        str(source),
+        "-o",
+        str(tmp_path / "device.o"),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380)
     assert done.returncode == 0, done.stdout + done.stderr
