@@ -1,4 +1,4 @@
-"""C++ tests of zero copy (pull_test) and 8-byte packets (narrow_test): threads as ranks, no GPU."""
+"""C++ tests of zero copy, 8-byte packets and multicast: threads as ranks, no GPU."""
 
 import re
 import shutil
@@ -9,9 +9,10 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 CPP = ROOT / "tests" / "cpp"
+PROGRAMS = ("pull_test", "narrow_test", "multicast_test")
 CASES = [
     (program, case)
-    for program in ("pull_test", "narrow_test")
+    for program in PROGRAMS
     for case in re.findall(r"TEST\((\w+)\),", (CPP / f"{program}.cpp").read_text())
 ]
 FLAGS = ["-std=c++20", "-O1", "-Wall", "-Wextra", "-Werror", "-Wno-psabi", "-pthread"]
@@ -36,7 +37,7 @@ def run(program: Path, case: str) -> None:
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     folder = tmp_path_factory.mktemp("programs")
-    return {name: build(name, folder / name) for name in ("pull_test", "narrow_test")}
+    return {name: build(name, folder / name) for name in PROGRAMS}
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,11 @@
 #include "llcoll/group.h"
 #include "llcoll/host_memory.h"
 #include "llcoll/pull.h"
+#include "multicast_memory.h"
 #include "ranks.h"
 
 namespace {
 
-using namespace llcoll;
 using Memory = HostMemory<false>;
 using Unit = Pull<Memory>::Unit;
 
@@ -69,6 +69,7 @@ struct World {
     s.rank = rank;
     for (int r = 0; r < num_ranks; ++r) s.memory[r] = buffers[r];
     find_records(s);
+    s.multicast = MulticastMemory::base();
     return s;
   }
 };
@@ -106,14 +107,15 @@ T value_at(size_t i, int rank, uint32_t call) {
   return static_cast<T>(static_cast<int>((i * 7 + size_t(rank) * 13 + call * 5) % 31) - 12);
 }
 
-enum class Symmetry { kNone, kAll, kMixed };
+// kTogether: all ranks draw alike, so that they are all staged or all at one place.
+enum class Symmetry { kNone, kAll, kMixed, kTogether };
 
-template <class Type, class T, int ranks>
-void call_once(World& world, Memory& mem, int rank, bool two, uint32_t call, size_t numel, std::mt19937& own_dice,
+template <class Type, class T, int ranks, bool at_once, class AnyMemory>
+void call_once(World& world, AnyMemory& mem, int rank, bool two, uint32_t call, size_t numel, std::mt19937& own_dice,
                Symmetry symmetry) {
   const size_t bytes = numel * sizeof(T);
   char* pool = world.buffers[rank] + world.pool_offset;
-  auto dice = [&] { return symmetry == Symmetry::kAll || (symmetry == Symmetry::kMixed && own_dice() % 2 == 0); };
+  auto dice = [&] { return symmetry == Symmetry::kAll || (symmetry != Symmetry::kNone && own_dice() % 2 == 0); };
   // Different offsets on every rank and call.
   const size_t room = kPoolBytes / 2 - bytes - 2 * kGuard;
   const size_t input_at = own_dice() % (room / 64) * 64;
@@ -136,7 +138,7 @@ void call_once(World& world, Memory& mem, int rank, bool two, uint32_t call, siz
   const Symmetric symmetric{world.pool_offset, input.place, result.place};
   SoloWithBoard group;
   if (two) {
-    two_shot_pull<Type, ranks>(mem, group, scratch, symmetric, message, plan, SumOp{});
+    two_shot_pull<Type, ranks, at_once>(mem, group, scratch, symmetric, message, plan, SumOp{});
   } else {
     one_shot_pull<Type, ranks>(mem, group, scratch, symmetric, message, plan, SumOp{});
   }
@@ -157,7 +159,7 @@ void call_once(World& world, Memory& mem, int rank, bool two, uint32_t call, siz
   if (!in_place) std::memset(output.data - 64, 0x7E, bytes + 128);
 }
 
-template <int ranks>
+template <int ranks, bool at_once = false>
 void run_calls(int num_ranks, uint32_t slots, uint64_t first_epoch, Symmetry symmetry, uint32_t num_calls) {
   World world(num_ranks, slots, first_epoch);
   std::vector<std::string> errors(num_ranks);
@@ -166,19 +168,24 @@ void run_calls(int num_ranks, uint32_t slots, uint64_t first_epoch, Symmetry sym
     threads.emplace_back([&, rank] {
       Wait wait(world.stop);
       Memory mem{&wait};
-      std::mt19937 dice(slots), own_dice(100 + rank);
+      const MulticastMemory multicast(&wait, world.buffers.data(), num_ranks);
+      std::mt19937 dice(slots), own_dice(100 + rank), common_dice(3);
+      std::mt19937& places = symmetry == Symmetry::kTogether ? common_dice : own_dice;
       try {
         for (uint32_t call = 0; call < num_calls; ++call) {
           const size_t largest[] = {3, 100, 2000, 20000};
           const size_t numel = dice() % (largest[dice() % 4] + 1);
           const bool two = dice() % 2 == 0;
           if (own_dice() % 20 == 0) std::this_thread::sleep_for(std::chrono::microseconds(own_dice() % 300));
-          if (dice() % 2 == 0) {
-            call_once<Float32, float, ranks>(world, mem, rank, two, call, numel, own_dice, symmetry);
+          if constexpr (at_once) {
+            call_once<Float32, float, ranks, true>(world, multicast, rank, two, call, numel, places, symmetry);
+          } else if (dice() % 2 == 0) {
+            call_once<Float32, float, ranks, false>(world, mem, rank, two, call, numel, places, symmetry);
           } else {
-            call_once<Int8, int8_t, ranks>(world, mem, rank, two, call, numel, own_dice, symmetry);
+            call_once<Int8, int8_t, ranks, false>(world, mem, rank, two, call, numel, places, symmetry);
           }
         }
+        if (at_once && symmetry == Symmetry::kTogether) EXPECT(multicast.turn > 0);
       } catch (const std::exception& error) {
         errors[rank] = error.what();
         world.stop = true;
@@ -204,6 +211,9 @@ void test_chunks_4() { run_calls<4>(4, kFew, 1, Symmetry::kMixed, 400); }
 void test_chunks_symmetric() { run_calls<0>(3, kFew, 1, Symmetry::kAll, 400); }
 void test_wrap_32() { run_calls<2>(2, kFew, (uint64_t{1} << 32) - 9, Symmetry::kMixed, 200); }
 void test_wrap_63() { run_calls<0>(3, kFew, (uint64_t{1} << 63) - 9, Symmetry::kMixed, 200); }
+void test_at_once() { run_calls<0, true>(3, kMany, 0, Symmetry::kTogether, 800); }
+void test_at_once_chunks() { run_calls<0, true>(4, kFew, 0, Symmetry::kTogether, 400); }
+void test_at_once_or_not() { run_calls<0, true>(2, kMany, 0, Symmetry::kMixed, 800); }
 void test_one_rank() { run_calls<0>(1, kFew, 0, Symmetry::kMixed, 100); }
 
 // A rank that never calls: the others stop, and what they would have returned is poisoned, not half a sum.
@@ -235,9 +245,10 @@ void test_missing_rank() {
 }
 
 constexpr Test kTests[] = {
-    TEST(staged),  TEST(symmetric_2), TEST(symmetric_4), TEST(mixed_2),      TEST(mixed_3),
-    TEST(mixed_5), TEST(mixed_8),     TEST(chunks_2),    TEST(chunks_4),     TEST(chunks_symmetric),
-    TEST(wrap_32), TEST(wrap_63),     TEST(one_rank),    TEST(missing_rank),
+    TEST(staged),   TEST(symmetric_2),  TEST(symmetric_4), TEST(mixed_2),        TEST(mixed_3),
+    TEST(mixed_5),  TEST(mixed_8),      TEST(chunks_2),    TEST(chunks_4),       TEST(chunks_symmetric),
+    TEST(wrap_32),  TEST(wrap_63),      TEST(at_once),     TEST(at_once_chunks), TEST(at_once_or_not),
+    TEST(one_rank), TEST(missing_rank),
 };
 
 }  // namespace

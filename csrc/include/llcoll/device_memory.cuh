@@ -119,6 +119,41 @@ LLC_FN void add_16(LinePart* at, const LinePart& u) {
 #endif
 }
 
+// The sum of all ranks' units at a multicast address, added by the switch in an order of its own; 16-bit types in
+// float32.
+#if __CUDA_ARCH__ >= 900
+#define LLC_MULTICAST_SUM(type)                                                            \
+  asm volatile("multimem.ld_reduce.relaxed.sys.global.add" type " {%0, %1, %2, %3}, [%4];" \
+               : "=r"(u.words[0]), "=r"(u.words[1]), "=r"(u.words[2]), "=r"(u.words[3])    \
+               : "l"(at)                                                                   \
+               : "memory")
+#else
+#define LLC_MULTICAST_SUM(type) __trap()
+#endif
+template <DType dtype>
+LLC_FN Bytes<16> multicast_sum_16([[maybe_unused]] const void* at) {
+  static_assert(dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
+  Bytes<16> u{};
+  if constexpr (dtype == DType::kFloat32) {
+#if __CUDA_ARCH__ >= 900
+    float f[4];
+    asm volatile("multimem.ld_reduce.relaxed.sys.global.add.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(f[0]), "=f"(f[1]), "=f"(f[2]), "=f"(f[3])
+                 : "l"(at)
+                 : "memory");
+    for (int k = 0; k < 4; ++k) u.words[k] = __float_as_uint(f[k]);
+#else
+    __trap();
+#endif
+  } else if constexpr (dtype == DType::kFloat16) {
+    LLC_MULTICAST_SUM(".acc::f32.v4.f16x2");
+  } else {
+    LLC_MULTICAST_SUM(".acc::f32.v4.bf16x2");
+  }
+  return u;
+}
+#undef LLC_MULTICAST_SUM
+
 // Plain accesses; volatile, so that the compiler keeps a load above the wait that hides its latency.
 LLC_FN Bytes<16> load_plain(const void* at, Bytes<16>*) {
   Bytes<16> u;
@@ -310,6 +345,10 @@ struct DeviceMemory {
   }
   LLC_FN void multicast_narrow(NarrowPacket* at, NarrowPacket packet) const {
     ptx::multicast_8(at, __builtin_bit_cast(uint64_t, packet));
+  }
+  template <class Type>
+  LLC_FN Bytes<16> multicast_sum(const Bytes<16>* at) const {
+    return ptx::multicast_sum_16<Type::kDType>(at);
   }
   LLC_FN void multicast_unit(Bytes<16>* at, Bytes<16> u) const { ptx::multicast_16(at, u); }
   LLC_FN void multicast_unit(Bytes<8>* at, Bytes<8> u) const { ptx::multicast_8(at, __builtin_bit_cast(uint64_t, u)); }

@@ -62,7 +62,9 @@ struct Cta {
   uint32_t last_launch = 0;  // id of the launch that may still be at work; 0: none
   LLC_FN void sync() const { __syncthreads(); }
   LLC_FN bool any(bool value) const {
-    return size <= 32 ? __any_sync(0xFFFFFFFFu, value) : __syncthreads_or(value);  // launches have whole warps
+    if (size > 32) return __syncthreads_or(value);
+    __syncwarp();  // orders memory, which the vote does not; launches have whole warps
+    return __any_sync(0xFFFFFFFFu, value);
   }
   LLC_FN bool may_overlap() const { return last_launch != 0; }
   LLC_FN void trigger() const {

@@ -90,6 +90,7 @@ struct Scratch {
   int rank;
   Record* records;          // this rank's own
   char* memory[kMaxRanks];  // [r]: rank r's scratch, mapped here
+  char* multicast;          // all ranks' scratches at once, null without multicast
 
   LLC_FN Record* record(uint32_t channel) const { return records + channel; }
 };

@@ -57,8 +57,10 @@ struct Pull {
     template <class To>
     LLC_FN bool announce(int phase, uint64_t what, bool fenced, bool last_word, To&& to) const {
       if (group.rank >= uint32_t(scratch.shape.num_ranks)) return true;
+      auto abort_word = decltype(mem.load_abort()){};
+      if (last_word) abort_word = mem.load_abort();  // under way while the fence is
       if (fenced) mem.fence_release();
-      if (last_word && mem.aborted(mem.load_abort())) return false;
+      if (last_word && mem.aborted(abort_word)) return false;
       for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
         if (int(peer) != scratch.rank && to(int(peer))) {
           mem.store_packet(word(int(peer), phase, scratch.rank), Packet{what, epoch});
@@ -271,9 +273,14 @@ LLC_FN void one_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
       });
 }
 
+// Where the group has a multicast address, `at_once` lets the switch add: the sum of all ranks' units in one load, the
+// result to all ranks in one store (NVLink SHARP). That needs every rank's part at the same offset: all staged, or all
+// tensors at one place of the pool; the ready words tell, and else everything goes as without. The order in which the
+// switch adds is its own: not for those who want the same bits as the other algorithms.
+//
 // The owner alone reads its part of every input, so it may write the result into every output, in place too, as soon as
 // it has read: no rank waits for another's reads. Its phase-1 word says that both are over.
-template <class Type, int ranks, class Op, class Memory, class Group>
+template <class Type, int ranks, bool at_once = false, class Op, class Memory, class Group>
 LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratch, const Symmetric& symmetric,
                           const Message& message, const Plan& plan, Op op) {
   using Protocol = Pull<Memory>;
@@ -327,17 +334,53 @@ LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
           places.output(peer) = output != 0 ? place_address(scratch, symmetric, peer, output) : 0;
         };
         if (group.rank == 0) place(rank, symmetric.input, 0);
+        const uint64_t own_word = symmetric.input | uint64_t{symmetric.output} << 32;
+        bool differs = false;
         if (group.any(!stage.poll(0, [&](int peer, uint64_t what) {
               place(peer, static_cast<uint32_t>(what), static_cast<uint32_t>(what >> 32));
+              differs |= what != own_word;
             }))) {
           return false;
         }
+        // Every rank sees the same words, so all decide alike.
+        bool goes_at_once = false;
+        if constexpr (at_once) goes_at_once = !group.any(differs);
+        // Unit `at` of the message in all ranks' memory at once.
+        [[maybe_unused]] auto multicast_place = [&](const auto& s, uint32_t place_in_pool, uint32_t unit) {
+          const uint64_t offset =
+              place_in_pool != 0
+                  ? symmetric.pool_offset + uint64_t{place_in_pool - 1} * kPlaceBytes + uint64_t{unit} * sizeof(Unit)
+                  : static_cast<uint64_t>(reinterpret_cast<char*>(s.staged(rank, pull_region(rank))) -
+                                          scratch.memory[rank]);
+          return reinterpret_cast<Unit*>(scratch.multicast + offset);
+        };
         const bool is_whole = at + num_own <= num_whole;
         const bool is_output_whole = message.wide_outputs == num_whole;
         bool has_staged_output = false;
         for (int r = 0; r < num_ranks; ++r) has_staged_output |= r != rank && places.output(r) == 0;
 
-        for (uint32_t base = group.rank; base < num_own; base += kUnroll * group.size) {
+        for (uint32_t base = group.rank; at_once && goes_at_once && base < num_own; base += kUnroll * group.size) {
+          if constexpr (at_once) {
+            const Unit* from = multicast_place(stage, symmetric.input, at);
+            // Staged: the result takes the place of what was staged of this part, which nobody else reads.
+            Unit* to = multicast_place(stage, symmetric.output, at);
+            Unit sums[kUnroll];
+            each_of_pass<kUnroll>(group, base, num_own,
+                                  [&](uint32_t i, int k) { sums[k] = mem.template multicast_sum<Type>(from + i); });
+            each_of_pass<kUnroll>(group, base, num_own, [&](uint32_t i, int k) {
+              if (symmetric.output == 0 || at + i < num_whole) {
+                mem.multicast_unit(to + i, sums[k]);
+                return;
+              }
+              for (int r = 0; r < num_ranks; ++r) {  // a partial unit: nothing behind the message may be touched
+                char* output = r == rank ? message.output : reinterpret_cast<char*>(places.output(r));
+                mem.template write_part<Unit>(output, uint64_t{at + i} * sizeof(Unit), message.num_bytes,
+                                              message.element_bytes, sums[k]);
+              }
+            });
+          }
+        }
+        for (uint32_t base = group.rank; !goes_at_once && base < num_own; base += kUnroll * group.size) {
           Unit sums[kUnroll];
           pull_and_reduce<Type, ranks>(mem, group, num_ranks, base, num_own, op, sums);
           if (has_staged_output) {
@@ -367,17 +410,23 @@ LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
         // With a symmetric output the peers have written everything there.
         if (symmetric.output == 0) {
           if (group.any(!arrived)) return false;
-          auto num_gathered = [&](int source) { return source == rank ? 0 : num_inside(source, begin, count); };
+          // The result of part `source`: in its owner's staging, or, at once, in this rank's own.
+          auto num_gathered = [&](int source) {
+            return source == rank && !goes_at_once ? 0 : num_inside(source, begin, count);
+          };
+          auto gathered = [&](int source) {
+            return goes_at_once ? stage.staged(rank, pull_region(source)) : stage.staged(source, gather_region);
+          };
           if (is_output_whole && num_units == num_whole) {
             move_parts<ranks, Unit>(
                 group, num_ranks, count, num_gathered,
-                [&](int source, uint32_t i) { return mem.get(stage.staged(source, gather_region) + i); },
+                [&](int source, uint32_t i) { return mem.get(gathered(source) + i); },
                 [&](int source, uint32_t i, const Unit& unit) {
                   message.write_whole(mem, source * plan.part + begin + i, unit);
                 });
           } else {
             move_slowly(group, num_ranks, num_gathered, [&](int source, uint32_t i) {
-              message.write(mem, source * plan.part + begin + i, mem.get(stage.staged(source, gather_region) + i));
+              message.write(mem, source * plan.part + begin + i, mem.get(gathered(source) + i));
             });
           }
         }
