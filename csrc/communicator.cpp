@@ -18,9 +18,9 @@ constexpr const char* kDTypeNames[kNumDTypes] = {"float32",       "float64",    
                                                  "float8_e4m3fn", "float8_e5m2", "int8",    "uint8",
                                                  "int32",         "int64",       "bool"};
 constexpr const char* kReduceOpNames[kNumReduceOps] = {"sum", "avg", "min", "max", "prod"};
-constexpr const char* kAlgorithmNames[kNumAlgorithms] = {"auto",          "one_shot_ll",       "one_shot_sentinel",
-                                                         "two_shot_ll",   "two_shot_sentinel", "two_shot_ll128",
-                                                         "one_shot_flag", "two_shot_flag",     "torch"};
+constexpr const char* kAlgorithmNames[kNumAlgorithms] = {
+    "auto",           "one_shot_ll",   "one_shot_sentinel", "two_shot_ll",       "two_shot_sentinel",
+    "two_shot_ll128", "one_shot_flag", "two_shot_flag",     "two_shot_multimem", "torch"};
 
 template <size_t kCount>
 int index_of(const char* const (&names)[kCount], const char* what, const char* text, size_t length) {

@@ -35,6 +35,9 @@ bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& top
     case Algorithm::kTwoShotLl128:
       return topology.line_atomics && op == ReduceOp::kSum &&
              (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
+    case Algorithm::kTwoShotMultimem:
+      return topology.has_multicast && op == ReduceOp::kSum &&
+             (dtype == DType::kFloat32 || dtype == DType::kFloat16 || dtype == DType::kBFloat16);
     default:
       return true;
   }
@@ -43,6 +46,7 @@ bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& top
 bool is_allowed(Algorithm algorithm, DType dtype, ReduceOp, Policy policy, bool allow_low_precision) {
   switch (algorithm) {
     case Algorithm::kTorch:
+    case Algorithm::kTwoShotMultimem:  // the switch's order is its own
       return policy == Policy::kFast;
     case Algorithm::kTwoShotLl128:
       return policy == Policy::kFast && (dtype == DType::kFloat32 || allow_low_precision);
@@ -86,6 +90,8 @@ Algorithm resolve_algorithm(const Options& options, const Topology& topology, co
              : wanted == Algorithm::kTwoShotLl128
                  ? ": it sums float32, float16 and bfloat16 on GPUs of sm_90 or newer that "
                    "are one GPU or joined by NVLink"
+             : wanted == Algorithm::kTwoShotMultimem
+                 ? ": it sums float32, float16 and bfloat16 where the group's memory has a multicast address"
                  : "");
   return wanted;
 }

@@ -23,7 +23,7 @@ ROWS: tables.Rows = {
 HOST = tables.Machine(tables.Key(tables._cpu_name(), "-", 2, "host"), 0)
 SHARED = tables.Machine(tables.Key("NVIDIA H200", "580", 4, "shared-gpu"), 90)
 OWN = tables.Machine(tables.Key("NVIDIA GB200", "580", 4, "gpu-per-rank"), 100)
-CHANGES_BITS = {"torch", "two_shot_ll128"}
+CHANGES_BITS = {"torch", "two_shot_ll128", "two_shot_multimem"}
 DTYPES = ("float32", "float64", "bfloat16", "float8_e5m2", "int8", "int64", "bool")
 
 
@@ -109,7 +109,7 @@ def test_bad_tables(text: str, words: str) -> None:
 ROW_LISTS = st.lists(
     st.tuples(
         st.integers(1, 1 << 40),
-        st.sampled_from([a for a in _C.algorithms() if a not in ("auto", "two_shot_ll128")]),
+        st.sampled_from([a for a in _C.algorithms() if a not in ("auto", "two_shot_ll128", "two_shot_multimem")]),
     ),
     max_size=15,
     unique_by=lambda row: row[0],

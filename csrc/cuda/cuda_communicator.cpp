@@ -58,7 +58,6 @@ class CudaCommunicator final : public Communicator {
       : Communicator(options), memory_(memory) {
     const DeviceScope scope(memory_.device);
     topology_.cuda = true;
-    topology_.has_multicast = memory_.multicast != 0;
     agree_on_grid(all_gather);
     agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     self_test(all_gather);
@@ -210,6 +209,7 @@ class CudaCommunicator final : public Communicator {
   // Clears this rank's buffer and starts its records. Nobody may send before a round of the bootstrap behind it.
   void lay_out() {
     layout_ = plan_cuda_buffer(options_, max_channels_, topology_.wide_packets);
+    layout_.multicast = topology_.has_multicast;
     char* own = reinterpret_cast<char*>(memory_.buffers[rank()]);
     check_cuda(cudaMemset(own, 0, layout_.bytes), "cudaMemset");
     for (int p = 0; p < kNumProtocols; ++p) {
@@ -247,6 +247,9 @@ class CudaCommunicator final : public Communicator {
         args.wait.controls[r] = control(r);
       }
       find_records(args.scratch);
+      if (memory_.multicast != 0) {
+        args.scratch.multicast = reinterpret_cast<char*>(memory_.multicast) + layout_.offset[p];
+      }
       args.symmetric.pool_offset = memory_.bytes - options_.pool_bytes - layout_.offset[p];
     }
     check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
@@ -277,24 +280,62 @@ class CudaCommunicator final : public Communicator {
     }
   }
 
+  // 0: every packet came whole; 1: some were torn; 2: some did not come. `multicast`: by that address, or 0.
+  uint32_t run_self_test(uint64_t multicast) {
+    if (world_size() == 1) return 0;
+    SelfTestArgs args{};
+    for (int r = 0; r < world_size(); ++r) {
+      args.slots[r] = reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset);
+    }
+    if (multicast != 0) args.multicast = reinterpret_cast<Packet*>(multicast + layout_.test_offset);
+    args.result = reinterpret_cast<uint32_t*>(args.slots[rank()] + kMaxRanks);
+    args.rank = rank();
+    args.num_ranks = world_size();
+    args.timeout_ns = multicast != 0 ? 2'000'000'000 : 20'000'000'000;
+    uint32_t result = 0;
+    check_cuda(launch_self_test(args, side_stream_), "self test");
+    check_cuda(cudaMemcpyAsync(&result, args.result, sizeof(result), cudaMemcpyDeviceToHost, side_stream_),
+               "cudaMemcpyAsync");
+    check_cuda(cudaStreamSynchronize(side_stream_), "self test");
+    return result;
+  }
+
+  // Every rank has a multicast address or none is used; 16 bytes must arrive whole by it, which no manual promises.
+  // LLCOLL_MULTICAST=0 on any rank does without.
+  void test_multicast(const AllGather& all_gather) {
+    const bool has = memory_.multicast != 0 && topology_.compute_capability >= 90 && world_size() > 1 &&
+                     number_from_environment("LLCOLL_MULTICAST", 1) != 0;
+    topology_.has_multicast = true;
+    for (const std::string& one : gather(all_gather, world_size(), has ? "+" : "-")) {
+      topology_.has_multicast &= one == "+";
+    }
+    if (!topology_.has_multicast) return;
+    uint32_t result = 0;
+    agree(all_gather, rank(), "testing multicast stores", [&] { result = run_self_test(memory_.multicast); });
+    for (const std::string& one : gather(all_gather, world_size(), concat(result))) {
+      if (one == "0") continue;
+      if (topology_.has_multicast && rank() == 0) {
+        std::fprintf(stderr, "llcoll: multicast stores %s: group '%s' does without\n",
+                     one == "1" ? "arrive torn" : "do not arrive", options_.group_name.c_str());
+      }
+      topology_.has_multicast = false;
+    }
+    layout_.multicast = topology_.has_multicast;
+    // The slots as they were, for the test of single stores.
+    agree(all_gather, rank(), "clearing the test's slots", [&] {
+      check_cuda(cudaMemset(reinterpret_cast<char*>(memory_.buffers[rank()]) + layout_.test_offset, 0,
+                            (kMaxRanks + 1) * sizeof(Packet)),
+                 "cudaMemset");
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    });
+  }
+
   // Ends with a round of the bootstrap, behind which every rank may send.
   void self_test(const AllGather& all_gather) {
+    test_multicast(all_gather);
     uint32_t result = 0;
     agree(all_gather, rank(), "testing stores between GPUs", [&] {
-      if (world_size() == 1) return;
-      SelfTestArgs args{};
-      for (int r = 0; r < world_size(); ++r) {
-        args.slots[r] = reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset);
-      }
-      args.result =
-          reinterpret_cast<uint32_t*>(memory_.buffers[rank()] + layout_.test_offset + kMaxRanks * sizeof(Packet));
-      args.rank = rank();
-      args.num_ranks = world_size();
-      args.timeout_ns = 20'000'000'000;
-      check_cuda(launch_self_test(args, side_stream_), "self test");
-      check_cuda(cudaMemcpyAsync(&result, args.result, sizeof(result), cudaMemcpyDeviceToHost, side_stream_),
-                 "cudaMemcpyAsync");
-      check_cuda(cudaStreamSynchronize(side_stream_), "self test");
+      result = run_self_test(0);
       check_that(result != 2, "stores from a peer did not arrive within 20 s");
     });
     topology_.line_atomics = layout_.shape[kLl128].slots_per_channel != 0 && topology_.compute_capability >= 90;
@@ -306,8 +347,9 @@ class CudaCommunicator final : public Communicator {
       if (all[r].back() != '+') topology_.line_atomics = false;
       if (all[r].compare(0, 5, "whole") == 0) continue;
       if (topology_.wide_packets && rank() == 0) {
-        const std::string reason = all[r][1] == 'e' ? concat("LLCOLL_PACKET_BYTES=8 on rank ", r)
-                                                    : concat("16-byte packets arrived torn at rank ", r);
+        const std::string reason = all[r].compare(0, 4, "told") == 0
+                                       ? concat("LLCOLL_PACKET_BYTES=8 on rank ", r)
+                                       : concat("16-byte packets arrived torn at rank ", r);
         std::fprintf(stderr, "llcoll: %s: LL uses 8-byte packets in group '%s', and the pool is staged\n",
                      reason.c_str(), options_.group_name.c_str());
       }

@@ -52,6 +52,8 @@ CudaKernel find(Algorithm algorithm, const CudaKernelKey& key) {
       return find_two_shot_sentinel(key);
     case Algorithm::kTwoShotFlag:
       return find_two_shot_flag(key);
+    case Algorithm::kTwoShotMultimem:
+      return find_two_shot_multimem(key);
     default:
       return nullptr;
   }
@@ -124,9 +126,13 @@ LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayo
     plan.cut = make_plan(units, num_parts, --plan.num_channels, max_chunk);
   }
   const bool once = plan.cut.num_chunks == 1 && plan.cut.per_channel <= plan.num_threads;
-  plan.kernel = plan.protocol == kLl && !layout.wide_packets
-                    ? find_ll_narrow(two, call.dtype)
-                    : find(call.algorithm, {call.dtype, call.op, num_ranks, once});
+  const CudaKernelKey key{call.dtype, call.op, num_ranks, once};
+  if (plan.protocol == kLl && !layout.wide_packets) {
+    plan.kernel = find_ll_narrow(two, call.dtype);
+  } else {
+    plan.kernel = layout.multicast ? find_multicast(call.algorithm, key) : nullptr;
+    if (plan.kernel == nullptr) plan.kernel = find(call.algorithm, key);
+  }
   plan.message = make_message(call.input, call.output, bytes, element_bytes(call.dtype), int(facts.unit_bytes),
                               aligned(call.input, facts.unit_bytes), aligned(call.output, facts.unit_bytes));
   return plan;

@@ -14,6 +14,7 @@ struct CudaLayout {
   uint64_t test_offset;
   bool low_precision;  // LL128 adds 16-bit types in their own precision
   bool wide_packets;   // false: LL in 8-byte packets, and three buffers
+  bool multicast;      // broadcasts go to the multicast address, where there is a row for it
   uint64_t bytes;
 };
 CudaLayout plan_cuda_buffer(const Options& options, uint32_t num_channels, bool wide_packets = true);

@@ -7,11 +7,16 @@ namespace {
 
 __global__ void self_test_kernel(const __grid_constant__ SelfTestArgs args) {
   const int peer = threadIdx.x;
+  if (args.multicast != nullptr && peer == args.rank) {
+    for (uint64_t k = 1; k <= kNumSelfTestPackets; ++k) {
+      ptx::multicast_16(args.multicast + args.rank, __builtin_bit_cast(Bytes<16>, Packet{k, k}));
+    }
+  }
   if (peer >= args.num_ranks || peer == args.rank) return;
   const uint64_t start = ptx::global_ns();
   uint32_t result = 0;
   uint64_t seen = 0;
-  uint64_t sent = 0;
+  uint64_t sent = args.multicast != nullptr ? kNumSelfTestPackets : 0;
   while (seen < kNumSelfTestPackets || sent < kNumSelfTestPackets) {
     if (sent < kNumSelfTestPackets) {
       ++sent;

@@ -13,6 +13,7 @@ struct SelfTestArgs {
   int rank;
   int num_ranks;
   uint64_t timeout_ns;
+  Packet* multicast;  // all ranks' slots at once: the packets go there; null: to each peer
 };
 
 // One thread per peer sends kNumSelfTestPackets packets whose payload equals their flag, while it polls the slot of

@@ -38,9 +38,10 @@ enum class Algorithm : int32_t {
   kTwoShotLl128,
   kOneShotFlag,
   kTwoShotFlag,
+  kTwoShotMultimem,  // the switch adds (NVLink SHARP)
   kTorch,
 };
-inline constexpr int kNumAlgorithms = 9;
+inline constexpr int kNumAlgorithms = 10;
 
 inline constexpr int kMaxRanks = 72;
 
@@ -66,7 +67,7 @@ constexpr bool is_sentinel(Algorithm a) { return a == Algorithm::kOneShotSentine
 
 constexpr bool is_two_shot(Algorithm a) {
   return a == Algorithm::kTwoShotLl || a == Algorithm::kTwoShotSentinel || a == Algorithm::kTwoShotLl128 ||
-         a == Algorithm::kTwoShotFlag;
+         a == Algorithm::kTwoShotFlag || a == Algorithm::kTwoShotMultimem;
 }
 
 }  // namespace llcoll
