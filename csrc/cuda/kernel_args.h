@@ -53,6 +53,7 @@ CudaKernel find_two_shot_ll(const CudaKernelKey& key);
 CudaKernel find_two_shot_sentinel(const CudaKernelKey& key);
 CudaKernel find_two_shot_flag(const CudaKernelKey& key);
 CudaKernel find_two_shot_multimem(const CudaKernelKey& key);
+CudaKernel find_multicast_barrier();
 CudaKernel find_multicast(Algorithm algorithm, const CudaKernelKey& key);
 CudaKernel find_two_shot_ll128(const CudaKernelKey& key);
 

@@ -129,6 +129,8 @@ LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayo
   const CudaKernelKey key{call.dtype, call.op, num_ranks, once};
   if (plan.protocol == kLl && !layout.wide_packets) {
     plan.kernel = find_ll_narrow(two, call.dtype);
+  } else if (layout.multicast && call.numel == 0 && call.algorithm == Algorithm::kOneShotFlag) {
+    plan.kernel = find_multicast_barrier();
   } else {
     plan.kernel = layout.multicast ? find_multicast(call.algorithm, key) : nullptr;
     if (plan.kernel == nullptr) plan.kernel = find(call.algorithm, key);

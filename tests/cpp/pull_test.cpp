@@ -140,7 +140,7 @@ void call_once(World& world, AnyMemory& mem, int rank, bool two, uint32_t call, 
   if (two) {
     two_shot_pull<Type, ranks, at_once>(mem, group, scratch, symmetric, message, plan, SumOp{});
   } else {
-    one_shot_pull<Type, ranks>(mem, group, scratch, symmetric, message, plan, SumOp{});
+    one_shot_pull<Type, ranks, at_once>(mem, group, scratch, symmetric, message, plan, SumOp{});
   }
   std::vector<T> got(numel);
   if (bytes != 0) std::memcpy(got.data(), result.data, bytes);

@@ -54,16 +54,22 @@ struct Pull {
     // Cumulative: behind a group barrier it covers what every member did. `last_word`: what peers take for the end of
     // this rank's pulls, or for its result, is not said once the group has failed: a peer that gave up has its input
     // back and may have changed it under them. False then.
-    template <class To>
+    // `by_multicast`: one store to all ranks, this one too; `to` must hold for all.
+    template <bool by_multicast = false, class To>
     LLC_FN bool announce(int phase, uint64_t what, bool fenced, bool last_word, To&& to) const {
-      if (group.rank >= uint32_t(scratch.shape.num_ranks)) return true;
+      if (group.rank >= (by_multicast ? 1 : uint32_t(scratch.shape.num_ranks))) return true;
       auto abort_word = decltype(mem.load_abort()){};
       if (last_word) abort_word = mem.load_abort();  // under way while the fence is
       if (fenced) mem.fence_release();
       if (last_word && mem.aborted(abort_word)) return false;
-      for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
-        if (int(peer) != scratch.rank && to(int(peer))) {
-          mem.store_packet(word(int(peer), phase, scratch.rank), Packet{what, epoch});
+      if constexpr (by_multicast) {
+        const uint64_t offset = scratch.shape.ready_offset(group.channel, phase, epoch & 1, scratch.rank);
+        mem.multicast_packet(reinterpret_cast<Packet*>(scratch.multicast + offset), Packet{what, epoch});
+      } else {
+        for (uint32_t peer = group.rank; peer < uint32_t(scratch.shape.num_ranks); peer += group.size) {
+          if (int(peer) != scratch.rank && to(int(peer))) {
+            mem.store_packet(word(int(peer), phase, scratch.rank), Packet{what, epoch});
+          }
         }
       }
       return true;
@@ -184,7 +190,7 @@ LLC_FN void move_slowly(const Group& group, int num_parts, Count&& count, Move&&
   }
 }
 
-template <class Type, int ranks, class Op, class Memory, class Group>
+template <class Type, int ranks, bool by_multicast = false, class Op, class Memory, class Group>
 LLC_FN void one_shot_pull(Memory& mem, const Group& group, const Scratch& scratch, const Symmetric& symmetric,
                           const Message& message, const Plan& plan, Op op) {
   using Protocol = Pull<Memory>;
@@ -214,8 +220,9 @@ LLC_FN void one_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
           group.sync();
         }
         // Symmetric input of the first epoch: earlier grids wrote it, and their end released it.
-        stage.announce(0, symmetric.input, !is_symmetric || !is_first || !Memory::kGridEndReleases, false,
-                       [](int) { return true; });
+        stage.template announce<by_multicast>(0, symmetric.input,
+                                              !is_symmetric || !is_first || !Memory::kGridEndReleases, false,
+                                              [](int) { return true; });
         is_first = false;
       },
       [&](const auto& stage, uint32_t begin, uint32_t count, bool last) {
@@ -321,8 +328,9 @@ LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
           }
           group.sync();
         }
-        stage.announce(0, symmetric.input | uint64_t{symmetric.output} << 32,
-                       !is_symmetric || !is_first || !Memory::kGridEndReleases, false, [](int) { return true; });
+        stage.template announce<at_once>(0, symmetric.input | uint64_t{symmetric.output} << 32,
+                                         !is_symmetric || !is_first || !Memory::kGridEndReleases, false,
+                                         [](int) { return true; });
         is_first = false;
       },
       [&](const auto& stage, uint32_t begin, uint32_t count, bool) {
@@ -405,7 +413,7 @@ LLC_FN void two_shot_pull(Memory& mem, const Group& group, const Scratch& scratc
           }
         }
         group.sync();
-        const bool is_well = stage.announce(1, 0, true, true, [](int) { return true; });
+        const bool is_well = stage.template announce<at_once>(1, 0, true, true, [](int) { return true; });
         bool arrived = is_well && stage.poll(1, [](int, uint64_t) {});
         // With a symmetric output the peers have written everything there.
         if (symmetric.output == 0) {
