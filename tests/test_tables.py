@@ -109,7 +109,9 @@ def test_bad_tables(text: str, words: str) -> None:
 ROW_LISTS = st.lists(
     st.tuples(
         st.integers(1, 1 << 40),
-        st.sampled_from([a for a in _C.algorithms() if a not in ("auto", "two_shot_ll128", "two_shot_multimem")]),
+        st.sampled_from(
+            [a for a in _C.algorithms() if a not in ("auto", "two_shot_ll128", "two_shot_multimem")]
+        ),
     ),
     max_size=15,
     unique_by=lambda row: row[0],

@@ -9,32 +9,18 @@
 #include <mutex>
 
 #include "check.h"
+#include "cuda/cuda_check.h"
 #include "cuda/exchange_launch.h"
 #include "cuda/host_check.h"
 #include "cuda/launch_plan.h"
 #include "cuda/line_plan.h"
+#include "cuda/link_test.h"
 #include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
 #include "select.h"
 
 namespace llcoll {
 namespace {
-
-void check_cuda(cudaError_t error, const char* what) {
-  if (error != cudaSuccess) [[unlikely]] {
-    cudaGetLastError();  // not sticky ones: the next call must not report it again
-    fail_with(what, ": ", cudaGetErrorString(error), " (", cudaGetErrorName(error), ")");
-  }
-}
-
-// Experiments: LLCOLL_PDL=0 launches without programmatic dependence, LLCOLL_MAX_CHANNELS caps every grid (the smallest
-// over the ranks' own caps counts, so all ranks must be given the same).
-uint32_t number_from_environment(const char* name, uint32_t otherwise) {
-  const char* text = std::getenv(name);
-  if (text == nullptr) return otherwise;
-  const int value = std::atoi(text);
-  return value < 0 ? otherwise : std::min<uint32_t>(static_cast<uint32_t>(value), kMaxChannels);
-}
 
 class DeviceScope {
  public:
@@ -280,68 +266,15 @@ class CudaCommunicator final : public Communicator {
     }
   }
 
-  // 0: every packet came whole; 1: some were torn; 2: some did not come. `multicast`: by that address, or 0.
-  uint32_t run_self_test(uint64_t multicast) {
-    if (world_size() == 1) return 0;
-    SelfTestArgs args{};
-    for (int r = 0; r < world_size(); ++r) {
-      args.slots[r] = reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset);
-    }
-    if (multicast != 0) args.multicast = reinterpret_cast<Packet*>(multicast + layout_.test_offset);
-    args.result = reinterpret_cast<uint32_t*>(args.slots[rank()] + kMaxRanks);
-    args.rank = rank();
-    args.num_ranks = world_size();
-    args.timeout_ns = multicast != 0 ? 2'000'000'000 : 20'000'000'000;
-    uint32_t result = 0;
-    check_cuda(launch_self_test(args, side_stream_), "self test");
-    check_cuda(cudaMemcpyAsync(&result, args.result, sizeof(result), cudaMemcpyDeviceToHost, side_stream_),
-               "cudaMemcpyAsync");
-    check_cuda(cudaStreamSynchronize(side_stream_), "self test");
-    return result;
-  }
-
-  // Every rank has a multicast address or none is used; 16 bytes must arrive whole by it, which no manual promises.
-  // LLCOLL_MULTICAST=0 on any rank does without.
-  void test_multicast(const AllGather& all_gather) {
-    const bool has = memory_.multicast != 0 && topology_.compute_capability >= 90 && world_size() > 1 &&
-                     number_from_environment("LLCOLL_MULTICAST", 1) != 0;
-    topology_.has_multicast = true;
-    for (const std::string& one : gather(all_gather, world_size(), has ? "+" : "-")) {
-      topology_.has_multicast &= one == "+";
-    }
-    if (!topology_.has_multicast) return;
-    uint32_t result = 0;
-    agree(all_gather, rank(), "testing multicast stores", [&] { result = run_self_test(memory_.multicast); });
-    for (const std::string& one : gather(all_gather, world_size(), concat(result))) {
-      if (one == "0") continue;
-      if (topology_.has_multicast && rank() == 0) {
-        std::fprintf(stderr, "llcoll: multicast stores %s: group '%s' does without\n",
-                     one == "1" ? "arrive torn" : "do not arrive", options_.group_name.c_str());
-      }
-      topology_.has_multicast = false;
-    }
-    layout_.multicast = topology_.has_multicast;
-    // The slots as they were, for the test of single stores.
-    agree(all_gather, rank(), "clearing the test's slots", [&] {
-      check_cuda(cudaMemset(reinterpret_cast<char*>(memory_.buffers[rank()]) + layout_.test_offset, 0,
-                            (kMaxRanks + 1) * sizeof(Packet)),
-                 "cudaMemset");
-      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
-    });
-  }
-
   // Ends with a round of the bootstrap, behind which every rank may send.
   void self_test(const AllGather& all_gather) {
-    test_multicast(all_gather);
-    uint32_t result = 0;
-    agree(all_gather, rank(), "testing stores between GPUs", [&] {
-      result = run_self_test(0);
-      check_that(result != 2, "stores from a peer did not arrive within 20 s");
-    });
+    const LinkTest test{memory_, options_, layout_.test_offset, side_stream_};
+    layout_.multicast = topology_.has_multicast = test_multicast(test, topology_.compute_capability >= 90, all_gather);
+    const bool is_torn = test_stores(test, all_gather);
     topology_.line_atomics = layout_.shape[kLl128].slots_per_channel != 0 && topology_.compute_capability >= 90;
     const char* wanted = std::getenv("LLCOLL_PACKET_BYTES");
     const bool is_told = wanted != nullptr && std::strcmp(wanted, "8") == 0;
-    const std::string own = concat(result != 0 ? "torn" : (is_told ? "told" : "whole"), lines_stay_whole_ ? "+" : "-");
+    const std::string own = concat(is_torn ? "torn" : (is_told ? "told" : "whole"), lines_stay_whole_ ? "+" : "-");
     const std::vector<std::string> all = gather(all_gather, world_size(), own);
     for (int r = 0; r < world_size(); ++r) {
       if (all[r].back() != '+') topology_.line_atomics = false;
