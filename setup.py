@@ -185,7 +185,7 @@ def make_extensions():
         extensions.append(
             Extension(
                 "llcoll._sim",
-                glob("sim/*.cpp"),
+                glob("sim/*.cpp", "exchange_plan.cpp", "check.cpp"),
                 include_dirs=includes + cpp_extension.include_paths(),  # torch carries pybind11
                 extra_compile_args=CXX_FLAGS,
                 language="c++",

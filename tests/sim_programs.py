@@ -140,6 +140,13 @@ MUTANTS = [
         TWO_THREADS,
         mutant="no_second_fence",
     ),
+    Case(
+        "the same in a reduce-scatter",
+        "reduce_scatter_sentinel",
+        [{"numel": 10, "max_chunk": 2}] * 3,
+        TWO_THREADS,
+        mutant="no_second_fence",
+    ),
     # Members of a CTA
     Case(
         "a barrier ends each epoch, idle members included",
@@ -219,6 +226,37 @@ MUTANTS = [
         [{"numel": 8}, {"kernel": "one_shot_sentinel"}] * 3,
         mutant="shared_scratch",
     ),
+    # Calls in which a rank need not hear from its peers
+    Case(
+        "hello words keep a broadcast in step",
+        "broadcast_ll",
+        SAME,
+        mutant="no_hello",
+    ),
+    Case(
+        "hello words keep a reduce in step",
+        "reduce_sentinel",
+        SAME,
+        mutant="no_hello",
+    ),
+    Case(
+        "an all-reduce in between does not repair a broadcast without hellos",
+        "all_gather_ll",
+        [
+            {"splits": [2, 0]},
+            {"splits": [2, 0]},
+            {"kernel": "one_shot_ll"},
+            {"splits": [2, 0]},
+            {"splits": [2, 0]},
+        ],
+        mutant="no_hello",
+    ),
+    Case(
+        "a copy keeps every bit: not by sentinel",
+        "all_gather_ll.by_sentinel",
+        SAME,
+        {"odd_values": True},
+    ),
     Case("nobody sends before all have cleared", "one_shot_ll", SAME, mutant="late_clear"),
     # Limits
     Case(
@@ -286,15 +324,57 @@ MUTANTS = [
 ]
 
 
-def shipped_programs() -> dict[str, Any]:
-    """Every shipped kernel in the shapes that made a mutant fail, and a few more."""
+def exchange_programs() -> dict[str, Any]:
+    """The collectives of one exchange: equal parts, parts that differ or are empty, roots."""
     programs: dict[str, Any] = {}
 
     def add(name: str, kernel: str, calls: list[dict[str, Any]], **world: Any) -> None:
         made = [make_call(**{"kernel": kernel, **call}) for call in calls]
         programs[f"{kernel}: {name}"] = make_program(made, **world)
 
-    for kernel in (name for name in sim.kernel_names() if "." not in name):
+    for kernel in (name for name in sim.kernel_names() if "." not in name and "shot" not in name):
+        rooted = kernel.startswith(("broadcast", "reduce_ll", "reduce_flag", "reduce_sentinel"))
+        add("same", kernel, SAME)
+        add("three ranks", kernel, [{"numel": 3}] * 4, ranks=3)
+        add("sizes", kernel, LONG_THEN_SHORT)
+        add("in chunks", kernel, IN_CHUNKS)
+        add("idle member in the tail", kernel, [{"numel": 10, "max_chunk": 2}] * 3, threads=2)
+        add("grids", kernel, [{"numel": n, "channels": c} for n, c in ((8, 2), (4, 1), (8, 3))])
+        add("just below 2^32", kernel, SAME, first_epoch=JUST_BELOW_2_32)
+        add("timeouts", kernel, [{}] * 6, timeouts=1)
+        add("dependent", kernel, back_to_back(), **USER)
+        if "scatter" not in kernel and not kernel.startswith("reduce"):
+            add("every bit", kernel, SAME, odd_values=True)
+        if rooted:
+            add("roots", kernel, [{"root": r} for r in (0, 1, 1, 0, 0, 1)])
+            add("roots of three", kernel, [{"root": r} for r in (0, 1, 2, 2, 0)], ranks=3)
+            add("many before one all-reduce", kernel, [*SAME, {"kernel": "one_shot_ll"}, *SAME])
+        elif kernel.startswith("all_to_all"):
+            splits = [[0, 5, 3, 0], [1, 0, 0, 2], [0, 0, 4, 4], [2, 2, 2, 2]]
+            add("parts of their own", kernel, [{"splits": s} for s in splits])
+            long = [[0, 40, 2, 0], [2, 2, 2, 2], [0, 0, 40, 4], [1, 20, 20, 1]]
+            add("more epochs than the peer", kernel, [{"splits": s, "max_chunk": 1} for s in long])
+        else:
+            add("uneven", kernel, [{"splits": s} for s in ([4, 0], [0, 4], [1, 6], [3, 3], [0, 2])])
+            add(
+                "uneven of three",
+                kernel,
+                [{"splits": s} for s in ([4, 0, 1], [0, 0, 4])] * 2,
+                ranks=3,
+            )
+            add("uneven in chunks", kernel, [{"splits": [9, 2], "max_chunk": 1}] * 3, threads=2)
+    return programs
+
+
+def shipped_programs() -> dict[str, Any]:
+    """Every shipped kernel in the shapes that made a mutant fail, and a few more."""
+    programs = exchange_programs()
+
+    def add(name: str, kernel: str, calls: list[dict[str, Any]], **world: Any) -> None:
+        made = [make_call(**{"kernel": kernel, **call}) for call in calls]
+        programs[f"{kernel}: {name}"] = make_program(made, **world)
+
+    for kernel in (name for name in sim.kernel_names() if "." not in name and "shot" in name):
         streaming = kernel.endswith("streaming")
         sentinel = "sentinel" in kernel
         add("same", kernel, SAME)

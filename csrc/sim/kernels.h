@@ -1,6 +1,9 @@
 // Kernels of the simulator: the shipped algorithms over simulated memory, entered as csrc/cuda/launch.cuh enters them.
 #pragma once
 
+#include "llcoll/all_gather.h"
+#include "llcoll/all_to_all.h"
+#include "llcoll/reduce_scatter.h"
 #include "llcoll/two_shot.h"
 #include "sim/mutant_protocols.h"
 #include "sim/sim_group.h"
@@ -36,6 +39,23 @@ void kernel(Lane& lane) {
   }
 }
 
+template <template <class> class ProtocolOf, Collective collective, class Type, class Memory>
+void exchange_kernel(Lane& lane) {
+  Memory mem{&lane, 0};
+  lane.world.grid_wait(lane.thread);
+  if (lane.world.program().early_trigger) lane.world.trigger(lane.thread);
+  const SimCta<false> group(lane);
+  const ExchangePlan& plan = lane.launch.exchange;
+  if constexpr (collective == Collective::kAllGather) {
+    all_gather<ProtocolOf, Type>(mem, group, *lane.launch.scratch, plan.input, plan.output, plan.cut);
+  } else if constexpr (collective == Collective::kAllToAll) {
+    all_to_all<ProtocolOf, Type>(mem, group, *lane.launch.scratch, plan.input, plan.output, plan.cut);
+  } else {
+    reduce_scatter<ProtocolOf, Type, 0>(mem, group, *lane.launch.scratch, plan.input, plan.output, plan.cut,
+                                        AnyOp{lane.launch.op});
+  }
+}
+
 template <template <class> class ProtocolOf, bool two, class Type, int ranks, bool once, class Memory>
 KernelRow row_of(const char* name, ScratchKind scratch) {
   using P = ProtocolOf<Memory>;
@@ -51,7 +71,17 @@ KernelRow row_of(const char* name, ScratchKind scratch) {
   row.unit_bytes = P::Unit::kBytes;
   row.slot_bytes = P::kSlotBytes;
   row.push = P::kPush;
+  row.collective = Collective::kAllReduce;
   return row;
+}
+
+// A broadcast is an all-gather, a reduce is a reduce-scatter, with one part that is not empty.
+template <template <class> class ProtocolOf, Collective collective, class Memory = SimMemory>
+void add_exchange(std::vector<KernelRow>& rows, const char* name, ScratchKind scratch, Collective as = collective) {
+  KernelRow row = row_of<ProtocolOf, false, Float32, 0, false, Memory>(name, scratch);
+  row.kernel = exchange_kernel<ProtocolOf, collective, Float32, Memory>;
+  row.collective = as;
+  rows.push_back(row);
 }
 
 // Rows of one algorithm, for float32: as shipped, unrolled and with one unit per thread.
@@ -74,6 +104,7 @@ void add_mutant(std::vector<KernelRow>& rows, const char* name, ScratchKind scra
 }
 
 void add_shipped(std::vector<KernelRow>& rows);
+void add_exchanges(std::vector<KernelRow>& rows);
 void add_mutants(std::vector<KernelRow>& rows);
 
 }  // namespace llcoll::sim

@@ -67,6 +67,7 @@ void add_mutants(std::vector<KernelRow>& rows) {
   add_mutant<Flag32, false>(rows, "one_shot_flag.flag_32", kFlag);
   add_mutant<FlagOneFewerBuffer, false>(rows, "one_shot_flag.one_buffer", kFlag);
   add_mutant<FlagOneFewerBuffer, false, SimMemoryAhead>(rows, "one_shot_flag_ahead.three_buffers", kFlag);
+  add_exchange<Sentinel, Collective::kAllGather>(rows, "all_gather_ll.by_sentinel", kSentinel);
   KernelRow early = row_of<Ll, false, Float32, 0, false, SimMemory>("one_shot_ll.early_input", kLl);
   early.kernel = early_input_kernel;
   rows.push_back(early);
@@ -79,6 +80,7 @@ const std::vector<KernelRow>& kernel_rows() {
   static const std::vector<KernelRow> rows = [] {
     std::vector<KernelRow> all;
     add_shipped(all);
+    add_exchanges(all);
     add_mutants(all);
     return all;
   }();

@@ -44,6 +44,7 @@ PYBIND11_MODULE(_sim, m) {
       .def_readwrite("dependent", &sim::Call::dependent)
       .def_readwrite("waits", &sim::Call::waits)
       .def_readwrite("root", &sim::Call::root)
+      .def_readwrite("splits", &sim::Call::splits)
       .def_readwrite("absent", &sim::Call::absent);
   py::class_<sim::Program>(m, "Program")
       .def(py::init<>())

@@ -31,6 +31,7 @@ enum class Mutant {
   kRegionsByGrid,
   kSharedScratch,
   kLateClear,
+  kNoHello,
   // Limits
   kSendOnAfterTimeout,
   // Dependent launch
@@ -64,6 +65,7 @@ inline const std::vector<std::string>& mutant_table() {
       "regions_by_grid",
       "shared_scratch",
       "late_clear",
+      "no_hello",
       "send_on_after_timeout",
       "no_grid_wait",
       "state_before_wait",
@@ -74,6 +76,6 @@ inline const std::vector<std::string>& mutant_table() {
   };
   return names;
 }
-static_assert(static_cast<int>(Mutant::kCount) == 26);
+static_assert(static_cast<int>(Mutant::kCount) == 27);
 
 }  // namespace llcoll::sim

@@ -20,9 +20,10 @@ struct Call {
   int max_chunk = 0;  // units per epoch of one channel; 0: whatever the slots hold
   bool once = false;  // the variant that keeps its input in registers
   bool in_place = false;
-  bool dependent = false;  // may start once all CTAs of the launch before it have triggered
-  bool waits = true;       // a user's kernel that is dependent and never waits is legal
-  int root = 0;
+  bool dependent = false;   // may start once all CTAs of the launch before it have triggered
+  bool waits = true;        // a user's kernel that is dependent and never waits is legal
+  int root = 0;             // broadcast, reduce
+  std::vector<int> splits;  // elements of each rank's part; all_to_all: from each rank to each rank, by sender
   std::vector<int> absent;  // ranks that never make this call
 };
 

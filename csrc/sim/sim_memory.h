@@ -12,6 +12,7 @@ namespace llcoll::sim {
 template <int ahead, bool streaming>
 struct SimMemoryOf {
   static constexpr int kWidestUnit = 8;  // two words, so that a unit can be seen half
+  static constexpr int kPeerBatch = 2;
   static constexpr int kFlagAhead = ahead;
   static constexpr int kFlagBuffers = 2 * (ahead + 1);  // the fewest that are right
   struct Patience {};
@@ -82,6 +83,10 @@ struct SimMemoryOf {
   }
 
   // The user's memory.
+  template <class Unit>
+  bool can_access(const char* at) const {
+    return reinterpret_cast<uintptr_t>(at) % 4 == 0;
+  }
   template <class Unit>
   Unit read(const char* at) const {
     const uint32_t word = lane->world.word_of(at, sizeof(Unit), lane->thread);

@@ -8,6 +8,7 @@
 
 #include <memory>
 
+#include "exchange_plan.h"
 #include "llcoll/layout.h"
 #include "llcoll/message.h"
 #include "sim/fiber.h"
@@ -40,6 +41,7 @@ struct KernelRow {
   int unit_bytes;
   int slot_bytes;
   bool push;
+  Collective collective;
 };
 const KernelRow* find_row(const std::string& name, DType dtype, bool once, int ranks);
 const std::vector<KernelRow>& kernel_rows();
@@ -50,6 +52,7 @@ struct Launch {
   const Scratch* scratch = nullptr;
   Message message{};
   Plan plan{};
+  ExchangePlan exchange{};  // of collectives of one exchange
   ReduceOp op = ReduceOp::kSum;
   int data_call = 0;  // whose input values the input holds
 };
@@ -153,8 +156,11 @@ class World final : public Chooser {
   void write_input(int rank, int call);
   void check_output(const GridState& grid);
   uint32_t user_value(uint32_t word) const { return is_raw(word) ? raw_[word - user_word_] : machine_->newest(word); }
-  uint32_t input_word(int rank, int call, uint32_t i) const;
-  std::vector<uint32_t> expected(int call) const;
+  void plan_all_reduce(int call);
+  void plan_exchange(int call);
+  uint32_t max_chunk_of(const Call& call, const KernelRow& row) const;
+  CollectiveCall exchange_call(const Call& call, const KernelRow& row, int rank, std::vector<size_t>& splits) const;
+  void expect_exchange(int call);
   bool is_runnable(const Thread& thread) const;
   int collect(int* runnable) const;
   void resume(int thread);
@@ -167,8 +173,9 @@ class World final : public Chooser {
   std::unique_ptr<Machine> machine_;
   std::vector<Launch> launches_;  // [call][rank]
   std::vector<Scratch> scratches_;
-  std::vector<Scratch> grid_scratches_;  // of a mutant
-  std::vector<std::vector<uint32_t>> expected_;
+  std::vector<Scratch> grid_scratches_;                      // of a mutant
+  std::vector<std::vector<uint32_t>> expected_;              // [call][rank * words + i]
+  std::vector<uint32_t> output_bytes_;                       // [call * ranks + rank]
   std::vector<std::vector<uint32_t>> inputs_;                // [call][rank * words + i]
   uint32_t num_words_ = 0, user_word_ = 0, user_words_ = 0;  // per rank: input, then output, user_words_ each
   uint32_t scratch_word_[static_cast<int>(ScratchKind::kCount)] = {};

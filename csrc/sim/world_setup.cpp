@@ -5,7 +5,7 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "llcoll/reduce.h"
+#include "sim/values.h"
 #include "sim/world.h"
 
 namespace llcoll::sim {
@@ -19,90 +19,18 @@ constexpr int kNumScratches = static_cast<int>(ScratchKind::kCount);
 constexpr uint32_t kReadyBytes = sizeof(Packet);
 
 uint32_t regions_of(const KernelRow& row, int ranks) {
-  return row.push ? push_regions(row.phases, ranks) : pull_regions(row.phases, ranks);
+  const bool exchange = row.collective != Collective::kAllReduce;
+  return row.push || exchange ? push_regions(row.phases, ranks) : pull_regions(row.phases, ranks);
 }
 
-template <class Type>
-uint32_t encode(uint32_t number) {
-  if constexpr (kFloating<Type>) {
-    const float value = static_cast<float>(number);
-    return Type::template pack<uint32_t>(value, 0);
-  } else {
-    return number;
-  }
+// Elements of the largest part that all ranks know of.
+int largest_part(const Call& call) {
+  return call.splits.empty() ? call.numel : *std::max_element(call.splits.begin(), call.splits.end());
 }
-
-// Small whole numbers: exact in sums, hard to mistake for one another.
-void fill(DType dtype, bool odd_values, Random& random, uint32_t* words, uint32_t num_words) {
-  for (uint32_t i = 0; i < num_words; ++i) {
-    const uint32_t bits = random.below(1u << 20);
-    switch (dtype) {
-      case DType::kFloat32:
-        words[i] = __builtin_bit_cast(uint32_t, static_cast<float>(bits));
-        break;
-      case DType::kFloat64: {
-        const uint64_t wide = __builtin_bit_cast(uint64_t, static_cast<double>(bits) * 1.37);
-        words[i] = static_cast<uint32_t>(i % 2 == 0 ? wide : wide >> 32);
-        if (i % 2 == 1) {  // both halves of one number
-          words[i - 1] = static_cast<uint32_t>(wide);
-          if (odd_values && random.one_in(4)) words[i - 1] = ~0u;  // a finite double may have such a half
-        }
-        break;
-      }
-      case DType::kBFloat16:
-        words[i] = encode<BFloat16>(bits & 127) | encode<BFloat16>(bits >> 7 & 127) << 16;
-        break;
-      case DType::kFloat16:
-        words[i] = encode<Float16>(bits & 1023) | encode<Float16>(bits >> 10) << 16;
-        break;
-      default:
-        words[i] = static_cast<uint32_t>(random.next());
-        if (dtype == DType::kBool) words[i] &= 0x01010101u;
-    }
-    if (odd_values && dtype != DType::kBool && dtype != DType::kFloat64 && random.one_in(4)) words[i] = ~0u;
-    if (odd_values && dtype == DType::kFloat64 && i % 2 == 1 && random.one_in(6)) words[i - 1] = words[i] = ~0u;
-  }
-}
-
-// The sum as the contract has it, by the same arithmetic as the algorithms and none of their code.
-template <class Type>
-void reduce_words(ReduceOp op, const std::vector<const uint32_t*>& inputs, uint32_t* out, uint32_t num_words) {
-  using Unit = Bytes<8>;
-  for (uint32_t at = 0; at < num_words; at += 2) {
-    Accumulator<Type, AnyOp, Unit> sum(AnyOp{op});
-    for (size_t r = 0; r < inputs.size(); ++r) {
-      const Unit unit{{inputs[r][at], inputs[r][at + 1]}};
-      if (r == 0) {
-        sum.first(unit);
-      } else {
-        sum.next(unit);
-      }
-    }
-    const Unit result = sum.result(static_cast<int>(inputs.size()));
-    out[at] = result.words[0];
-    out[at + 1] = result.words[1];
-  }
-}
-
-void reduce(DType dtype, ReduceOp op, const std::vector<const uint32_t*>& inputs, uint32_t* out, uint32_t num_words) {
-  switch (dtype) {
-    case DType::kFloat32:
-      return reduce_words<Float32>(op, inputs, out, num_words);
-    case DType::kFloat64:
-      return reduce_words<Float64>(op, inputs, out, num_words);
-    case DType::kBFloat16:
-      return reduce_words<BFloat16>(op, inputs, out, num_words);
-    case DType::kFloat16:
-      return reduce_words<Float16>(op, inputs, out, num_words);
-    case DType::kInt32:
-      return reduce_words<Int32>(op, inputs, out, num_words);
-    case DType::kInt64:
-      return reduce_words<Int64>(op, inputs, out, num_words);
-    case DType::kUInt8:
-      return reduce_words<UInt8>(op, inputs, out, num_words);
-    default:
-      throw std::invalid_argument("llcoll._sim: this type has no row in the simulator");
-  }
+// User memory that a call needs on any rank, each way: whole 8-byte units of every part.
+uint32_t words_of(const Call& call, int ranks) {
+  const int parts = call.kernel.find("_shot_") == std::string::npos ? ranks : 1;
+  return static_cast<uint32_t>(largest_part(call) * parts * element_bytes(call.dtype) + 7) / 8 * 2;
 }
 
 }  // namespace
@@ -172,6 +100,11 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
     const size_t input = size_t{4} * (user_word_ + rank * 2 * user_words_);
     const size_t output = call.in_place ? input : input + size_t{4} * user_words_;
     const uint64_t num_bytes = uint64_t(call.numel) * element_bytes(call.dtype);
+    if (launch.row->collective != Collective::kAllReduce) {
+      launch.exchange.input.data = space_ + input;
+      launch.exchange.output.data = space_ + output;
+      continue;
+    }
     launch.message = make_message(space_ + input, space_ + output, num_bytes, element_bytes(call.dtype),
                                   launch.row->unit_bytes, true, true);
   }
@@ -189,7 +122,7 @@ void World::lay_out() {
   int buffers[kNumScratches] = {};
   for (const Call& call : program_.calls) {
     channels = std::max(channels, static_cast<uint32_t>(call.channels));
-    user_words_ = std::max(user_words_, static_cast<uint32_t>(call.numel * element_bytes(call.dtype) + 7) / 8 * 2);
+    user_words_ = std::max(user_words_, words_of(call, ranks));
     if (call.kernel == "user") continue;
     const KernelRow* row = find_row(call.kernel, call.dtype, call.once, ranks);
     check(row != nullptr, "no kernel '" + call.kernel + "' of this type" + (call.once ? ", once" : ""));
@@ -197,10 +130,12 @@ void World::lay_out() {
     rows[kind] = row;
     check(buffers[kind] == 0 || buffers[kind] == row->buffers, "kernels of one scratch differ in buffers");
     buffers[kind] = row->buffers;
-    const uint64_t units = (uint64_t(call.numel) * element_bytes(call.dtype) + row->unit_bytes - 1) / row->unit_bytes;
-    const Plan whole = make_plan(units, row->phases == 2 ? ranks : 1, static_cast<uint32_t>(call.channels), 1u << 20);
-    const uint32_t chunk =
-        call.max_chunk > 0 ? std::min<uint32_t>(call.max_chunk, whole.per_channel) : whole.per_channel;
+    const int num_parts = row->phases == 2 ? ranks : 1;
+    const uint64_t bytes = uint64_t(largest_part(call)) * element_bytes(call.dtype);
+    const Plan whole = make_plan((bytes + row->unit_bytes - 1) / row->unit_bytes, num_parts,
+                                 static_cast<uint32_t>(call.channels), 1u << 20);
+    uint32_t chunk = whole.per_channel;
+    if (call.max_chunk > 0) chunk = std::min<uint32_t>(call.max_chunk, chunk);
     capacity_[kind] = std::max(capacity_[kind], regions_of(*row, ranks) * stride_of(chunk));
   }
   check(channels <= 8, "at most 8 channels");
@@ -209,7 +144,7 @@ void World::lay_out() {
     const KernelRow* row = rows[kind];
     if (row == nullptr) continue;
     shapes_[kind] = make_shape(capacity_[kind], channels, static_cast<uint32_t>(row->buffers),
-                               static_cast<uint32_t>(row->slot_bytes), row->push ? 0 : kReadyBytes, ranks);
+                               static_cast<uint32_t>(row->slot_bytes), kReadyBytes, ranks);
     scratch_word_[kind] = num_words_;
     num_words_ += ranks * static_cast<uint32_t>(shapes_[kind].bytes() / 4);
   }
@@ -238,33 +173,54 @@ void World::plan_calls() {
     Random random(0xC0FFEE + data_call * 7919);
     // Values depend on the call that wrote them alone.
     std::vector<uint32_t> values(static_cast<size_t>(ranks) * user_words_);
-    fill(call.dtype, program_.odd_values, random, values.data(), static_cast<uint32_t>(values.size()));
+    fill_words(call.dtype, program_.odd_values, random, values.data(), static_cast<uint32_t>(values.size()));
     inputs_.push_back(values);
     expected_.emplace_back();
     if (user) continue;
     const KernelRow* row = find_row(call.kernel, call.dtype, call.once, ranks);
     check(!program_.model_user || (element_bytes(call.dtype) == 4 && program_.grain == 4),
           "modelled user memory needs 4-byte elements and grain 4");
-    const int num_parts = row->phases == 2 ? ranks : 1;
-    const uint64_t bytes = uint64_t(call.numel) * element_bytes(call.dtype);
-    const uint64_t units = (bytes + row->unit_bytes - 1) / row->unit_bytes;
-    uint32_t max_chunk =
-        capacity_[static_cast<int>(row->scratch)] / regions_of(*row, ranks) / kStrideUnits * kStrideUnits;
-    if (call.max_chunk > 0) max_chunk = std::min(max_chunk, static_cast<uint32_t>(call.max_chunk));
+    output_bytes_.resize((k + 1) * ranks);
+    expected_[k].resize(static_cast<size_t>(ranks) * user_words_);
     for (int rank = 0; rank < ranks; ++rank) {
       Launch& launch = launches_[k * ranks + rank];
       launch.row = row;
       launch.scratch = &scratches_[static_cast<size_t>(row->scratch) * ranks + rank];
-      launch.plan = make_plan(units, num_parts, static_cast<uint32_t>(call.channels), max_chunk);
       launch.op = call.op;
       launch.data_call = data_call;
-      check(!call.once || (launch.plan.num_chunks == 1 && launch.plan.per_channel <= uint32_t(program_.threads)),
-            "once: more units than threads");
     }
-    std::vector<const uint32_t*> sources;
-    for (int rank = 0; rank < ranks; ++rank) sources.push_back(inputs_[data_call].data() + size_t(rank) * user_words_);
-    expected_[k].resize(user_words_);
-    reduce(call.dtype, call.op, sources, expected_[k].data(), user_words_);
+    if (row->collective == Collective::kAllReduce) {
+      plan_all_reduce(static_cast<int>(k));
+    } else {
+      plan_exchange(static_cast<int>(k));
+      expect_exchange(static_cast<int>(k));
+    }
+  }
+}
+
+uint32_t World::max_chunk_of(const Call& call, const KernelRow& row) const {
+  const uint32_t slots = capacity_[static_cast<int>(row.scratch)];
+  const uint32_t most = slots / regions_of(row, program_.ranks) / kStrideUnits * kStrideUnits;
+  return call.max_chunk > 0 ? std::min(most, static_cast<uint32_t>(call.max_chunk)) : most;
+}
+
+void World::plan_all_reduce(int k) {
+  const int ranks = program_.ranks;
+  const Call& call = program_.calls[k];
+  const KernelRow& row = *launches_[k * ranks].row;
+  const uint64_t bytes = uint64_t(call.numel) * element_bytes(call.dtype);
+  const uint64_t units = (bytes + row.unit_bytes - 1) / row.unit_bytes;
+  const uint32_t max_chunk = max_chunk_of(call, row);
+  const uint32_t* values = inputs_[launches_[k * ranks].data_call].data();
+  std::vector<const uint32_t*> sources;
+  for (int rank = 0; rank < ranks; ++rank) sources.push_back(values + size_t(rank) * user_words_);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Plan& plan = launches_[k * ranks + rank].plan;
+    plan = make_plan(units, row.phases == 2 ? ranks : 1, static_cast<uint32_t>(call.channels), max_chunk);
+    check(!call.once || (plan.num_chunks == 1 && plan.per_channel <= uint32_t(program_.threads)),
+          "once: more units than threads");
+    output_bytes_[k * ranks + rank] = static_cast<uint32_t>(bytes);
+    reduce_words(call.dtype, call.op, sources, &expected_[k][size_t(rank) * user_words_], user_words_);
   }
 }
 

@@ -34,11 +34,11 @@ void World::user_kernel(Lane& lane) {
   while (last >= 0 && program_.calls[last].kernel == "user") --last;
   if (last >= 0) {
     const uint32_t output = program_.calls[last].in_place ? input : input + user_words_;
-    const auto bytes = static_cast<uint32_t>(program_.calls[last].numel * element_bytes(program_.calls[last].dtype));
+    const uint32_t bytes = output_bytes_[last * program_.ranks + rank];
     for (uint32_t i = 0; i < bytes / 4; ++i) {
       uint32_t word;
       machine_->load(thread.order, output + i, 1, false, &word);
-      if (word != expected_[last][i]) {
+      if (word != expected_[last][rank * user_words_ + i]) {
         fail(Verdict::kWrongData, "rank " + std::to_string(rank) + " reads another result after call " +
                                       std::to_string(last) + " in element " + std::to_string(i));
       }
@@ -58,10 +58,10 @@ void World::check_output(const GridState& grid) {
   }
   const uint32_t input = user_word_ + grid.rank * 2 * user_words_;
   const uint32_t output = call.in_place ? input : input + user_words_;
-  const auto bytes = static_cast<uint32_t>(call.numel * element_bytes(call.dtype));
+  const uint32_t bytes = output_bytes_[grid.call * program_.ranks + grid.rank];
   for (uint32_t i = 0; i < (bytes + 3) / 4; ++i) {
     const uint32_t mask = bytes - 4 * i >= 4 ? ~0u : (1u << 8 * (bytes - 4 * i)) - 1;
-    const uint32_t got = user_value(output + i), want = expected_[grid.call][i];
+    const uint32_t got = user_value(output + i), want = expected_[grid.call][grid.rank * user_words_ + i];
     if (((got ^ want) & mask) == 0) continue;
     char text[120];
     std::snprintf(text, sizeof text, "rank %d call %d word %u is %08x instead of %08x", grid.rank, grid.call, i, got,
