@@ -23,6 +23,8 @@ void add_shipped(std::vector<KernelRow>& rows) {
   add_float32<Flag, true, SimMemoryAhead>(rows, "two_shot_flag_ahead", ScratchKind::kFlag);
   add_float32<Flag, false, SimMemoryStreaming>(rows, "one_shot_flag_streaming", ScratchKind::kFlag);
   add_float32<Flag, true, SimMemoryStreaming>(rows, "two_shot_flag_streaming", ScratchKind::kFlag);
+  add_float32<Flag, false, SimMemorySwapping>(rows, "one_shot_flag_swapping_streaming", ScratchKind::kFlag);
+  add_float32<Flag, true, SimMemorySwapping>(rows, "two_shot_flag_swapping_streaming", ScratchKind::kFlag);
 }
 
 }  // namespace llcoll::sim

@@ -9,9 +9,11 @@
 
 namespace llcoll::sim {
 
-template <int ahead, bool streaming>
+// `swaps`: two ranks exchange their staging areas, as on CPU (flag.h).
+template <int ahead, bool streaming, bool swaps = false>
 struct SimMemoryOf {
   static constexpr int kWidestUnit = 8;  // two words, so that a unit can be seen half
+  static constexpr bool kExchangesPlaces = swaps;
   static constexpr int kPeerBatch = 2;
   static constexpr int kFlagAhead = ahead;
   static constexpr int kFlagBuffers = 2 * (ahead + 1);  // the fewest that are right
@@ -257,5 +259,6 @@ struct SimMemoryOf {
 using SimMemory = SimMemoryOf<0, false>;
 using SimMemoryAhead = SimMemoryOf<1, false>;
 using SimMemoryStreaming = SimMemoryOf<1, true>;
+using SimMemorySwapping = SimMemoryOf<1, true, true>;
 
 }  // namespace llcoll::sim
