@@ -315,6 +315,13 @@ MUTANTS = [
         mutant="one_thread_no_wait",
     ),
     Case(
+        "a kernel that waits for nobody lets launches overlap: the record's launch id tells",
+        "one_shot_ll",
+        [{"dependent": True}, {"kernel": "user", "dependent": True, "waits": False}] * 4,
+        USER,
+        mutant="no_launch_guard",
+    ),
+    Case(
         "ranks that share a GPU trigger after the last receive",
         "one_shot_ll",
         back_to_back(),
@@ -407,6 +414,8 @@ def shipped_programs() -> dict[str, Any]:
         add("dependent, early trigger", kernel, back_to_back(), early_trigger=True, **USER)
         add("dependent, two threads", kernel, back_to_back(numel=4), threads=2, **USER)
         add("user's kernels between", kernel, overlapping(), **USER)
+        lone = {"kernel": "user", "dependent": True, "waits": False}
+        add("a kernel that never waits between", kernel, [{"dependent": True}, lone] * 4, **USER)
         if not sentinel and "ahead" not in kernel:
             add(
                 "uint8" if "flag" in kernel else "int32",

@@ -40,6 +40,7 @@ enum class Mutant {
   kSendBeforeWait,
   kOutputBeforeWait,
   kOneThreadNoWait,
+  kNoLaunchGuard,
   kEarlyTrigger,
   kCount,
 };
@@ -72,10 +73,11 @@ inline const std::vector<std::string>& mutant_table() {
       "send_before_wait",
       "output_before_wait",
       "one_thread_no_wait",
+      "no_launch_guard",
       "early_trigger",
   };
   return names;
 }
-static_assert(static_cast<int>(Mutant::kCount) == 27);
+static_assert(static_cast<int>(Mutant::kCount) == 28);
 
 }  // namespace llcoll::sim

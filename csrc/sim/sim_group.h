@@ -9,19 +9,21 @@ template <bool once>
 struct SimCta {
   static constexpr bool kOnce = once;
   static constexpr bool kOneEpoch = once;
-  static constexpr uint32_t launch = 0;
-  static constexpr uint32_t last_launch = 0;
   Lane* lane;
   uint32_t rank;
   uint32_t size;
   uint32_t channel;
+  uint32_t launch;
+  uint32_t last_launch;
   mutable uint32_t loops = 0;
 
   explicit SimCta(Lane& l)
       : lane(&l),
         rank(l.thread.member),
         size(static_cast<uint32_t>(l.world.num_threads())),
-        channel(l.thread.channel) {}
+        channel(l.thread.channel),
+        launch(static_cast<uint32_t>(l.world.call_of(l.thread)) + 1),
+        last_launch(l.world.last_launch(l.thread)) {}
 
   void sync() const {
     if (!lane->world.is(Mutant::kNoFlushBarrier)) lane->world.barrier(lane->thread, false);
@@ -30,7 +32,7 @@ struct SimCta {
     if (lane->world.is(Mutant::kNoVoteBarrier) || lane->world.is(Mutant::kReaderIsNotSender)) return value;
     return lane->world.barrier(lane->thread, value);
   }
-  bool may_overlap() const { return false; }
+  bool may_overlap() const { return last_launch != 0 && lane->world.has_launch_guard(); }
   void trigger() const { lane->world.trigger(lane->thread); }
 
   template <class F>

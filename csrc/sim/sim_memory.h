@@ -151,7 +151,7 @@ struct SimMemoryOf {
     const uint32_t word = lane->world.word_of(place_of(at), sizeof(Record), lane->thread);
     uint32_t words[4];
     before_load();
-    machine().load(order(), word, 4, false, words);
+    machine().load(order(), word, 4, true, words);
     Record record;
     std::memcpy(&record, words, sizeof record);
     const uint64_t start = lane->world.program().first_epoch;
@@ -159,10 +159,16 @@ struct SimMemoryOf {
     if (is(Mutant::kHostEpoch)) record = Record::make(start, record.extent, failed ? Record::kFailed : 0);
     if (is(Mutant::kExtentForgotten)) record.extent = 0;
     if (is(Mutant::kSendOnAfterTimeout) && failed) {
-      record = Record::make(record.epoch, record.extent, 0);
+      record =
+          Record::make(record.epoch, record.extent, static_cast<uint32_t>(record.epoch % lane->launch.row->buffers));
       failed = false;
     }
     if (failed) lane->world.mark_failed(lane->thread);
+    // Premise (time, not order): a launch whose record is seen has ended, since a whole kernel ran in between.
+    if (lane->world.has_launch_guard() && record.launch() != 0 &&
+        record.launch() == lane->world.last_launch(lane->thread)) {
+      lane->world.await_end(lane->thread, record.launch());
+    }
     return record;
   }
   void store_record(Record* at, Record record) const {
@@ -172,7 +178,14 @@ struct SimMemoryOf {
     machine().store(order(), word, 4, words, Store::kPlain);
   }
 
-  Record await_record(const Record* at, uint32_t) const { return load_record(at); }
+  // On CUDA the launch before has a little time left to end, once it has written its record; here it has ended.
+  Record await_record(const Record* at, uint32_t launch) const {
+    while (load_record(at).launch() != launch) {
+      if (lane->world.poll_failed(lane->thread)) break;
+    }
+    lane->world.await_end(lane->thread, launch);
+    return load_record(at);
+  }
   bool load_abort() const {
     return lane->world.program().timeouts != 0 && !is(Mutant::kSendOnAfterTimeout) && load_abort_word();
   }

@@ -1,6 +1,7 @@
 // A run: launches, fibers, barriers, ends of calls.
 #include "sim/world.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace llcoll::sim {
@@ -144,7 +145,7 @@ bool World::is_runnable(const Thread& thread) const {
              (thread.watch_all ? machine_->stores() : machine_->sum_of(thread.watched, thread.num_watched)) !=
                  thread.watch_sum;
     case ThreadState::kGridWait:
-      return grids_[grids_[thread.grid].before].complete;
+      return grids_[thread.awaited].complete;
     default:
       return false;
   }
@@ -231,16 +232,40 @@ void World::grid_wait(Thread& thread) {
     return;
   }
   const int before = grids_[thread.grid].before;
-  if (before >= 0) {
-    if (!grids_[before].complete) yield(thread, ThreadState::kGridWait);
-    View released;
-    machine_->copy(released, machine_->kept(thread.order.released));
-    machine_->join(released, grids_[before].done);
-    machine_->join(thread.order.current, grids_[before].done);
-    thread.order.released = machine_->keep(released);
-    thread.order.published = true;
-  }
+  if (before >= 0) join_launch(thread, before);
   thread.waited = true;
+}
+
+void World::join_launch(Thread& thread, int grid) {
+  thread.awaited = static_cast<int16_t>(grid);
+  if (!grids_[grid].complete) yield(thread, ThreadState::kGridWait);
+  View released;
+  machine_->copy(released, machine_->kept(thread.order.released));
+  machine_->join(released, grids_[grid].done);
+  machine_->join(thread.order.current, grids_[grid].done);
+  thread.order.released = machine_->keep(released);
+  thread.order.published = true;
+}
+
+// The id of the launch that wrote this channel's record last and may still be at work; 0: none. As the launcher has it.
+uint32_t World::last_launch(const Thread& thread) const {
+  const int call = call_of(thread), rank = rank_of(thread);
+  if (!program_.calls[call].dependent) return 0;
+  const Launch& own = launch_of(thread);
+  for (int k = call - 1; k >= 0; --k) {
+    const Launch& other = launches_[k * program_.ranks + rank];
+    const auto& absent = program_.calls[k].absent;
+    if (other.row == nullptr || other.row->scratch != own.row->scratch) continue;
+    if (program_.calls[k].channels <= thread.channel) continue;
+    if (std::find(absent.begin(), absent.end(), rank) == absent.end()) return static_cast<uint32_t>(k) + 1;
+  }
+  return 0;
+}
+
+void World::await_end(Thread& thread, uint32_t launch) {
+  for (int g = 0; g < num_grids_; ++g) {
+    if (grids_[g].rank == rank_of(thread) && grids_[g].call == static_cast<int>(launch) - 1) join_launch(thread, g);
+  }
 }
 
 void World::give_up(Thread& thread) {

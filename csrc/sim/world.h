@@ -64,7 +64,8 @@ struct Thread {
   ThreadState state;
   uint8_t member;
   int16_t grid;
-  int16_t cta;  // index into ctas
+  int16_t cta;      // index into ctas
+  int16_t awaited;  // the launch whose end it waits for
   uint8_t channel;
   bool watch_all;
   bool waited;  // grid_wait() is behind it
@@ -120,6 +121,13 @@ class World final : public Chooser {
   bool barrier(Thread& thread, bool value);
   void trigger(Thread& thread);
   void grid_wait(Thread& thread);
+  uint32_t last_launch(const Thread& thread) const;
+  // The launch ids would repair most of what a launch does before its wait: those mutants go without.
+  bool has_launch_guard() const {
+    return !is(Mutant::kNoLaunchGuard) && !is(Mutant::kNoGridWait) && !is(Mutant::kStateBeforeWait) &&
+           !is(Mutant::kSendBeforeWait) && !is(Mutant::kOneThreadNoWait);
+  }
+  void await_end(Thread& thread, uint32_t launch);
   void fail(Verdict verdict, const std::string& text);
   void give_up(Thread& thread);
   void mark_failed(Thread& thread) { grids_[thread.grid].failed = true; }
@@ -156,6 +164,7 @@ class World final : public Chooser {
   void write_input(int rank, int call);
   void check_output(const GridState& grid);
   uint32_t user_value(uint32_t word) const { return is_raw(word) ? raw_[word - user_word_] : machine_->newest(word); }
+  void join_launch(Thread& thread, int grid);
   void plan_all_reduce(int call);
   void plan_exchange(int call);
   uint32_t max_chunk_of(const Call& call, const KernelRow& row) const;

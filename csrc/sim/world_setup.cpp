@@ -169,7 +169,7 @@ void World::plan_calls() {
   for (size_t k = 0; k < program_.calls.size(); ++k) {
     const Call& call = program_.calls[k];
     const bool user = call.kernel == "user";
-    if (user || !user_writes) data_call = static_cast<int>(k);
+    if ((user && call.waits) || !user_writes) data_call = static_cast<int>(k);
     Random random(0xC0FFEE + data_call * 7919);
     // Values depend on the call that wrote them alone.
     std::vector<uint32_t> values(static_cast<size_t>(ranks) * user_words_);
