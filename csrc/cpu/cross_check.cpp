@@ -100,7 +100,8 @@ void CrossCheck::compare(const CollectiveCall& call, uint64_t epoch) {
     for (size_t peer = 0; peer < boxes_.size(); ++peer) {
       same = same && m.gives[peer] == boxes_[peer]->mail[parity].takes[r];
     }
-    texts += concat(r == 0 ? "" : "; ", "rank ", r, ": ", m.raised ? "raised " : "", m.text);
+    texts += concat(r == 0 ? "" : "; ", "rank ", r, ": ", m.raised ? "raised " : "",
+                    std::string(m.text, strnlen(m.text, sizeof(m.text))));
   }
   if (!same) fail(ErrorKind::kMismatch, concat("ranks differ in call ", num_calls_, ": ", texts));
 }
