@@ -160,6 +160,12 @@ class DeferredError {
   const char* group_name_;
 };
 
+// The composite op lives in _C, the kernel that it reaches may live in _cuda: _cuda uses the slot that _C gave it.
+using DeferredErrorSlot = DeferredError** (*)();
+constexpr const char* kDeferredErrorCapsule = "llcoll._C.deferred_error";
+DeferredErrorSlot deferred_error_slot();
+void use_deferred_error_slot(DeferredErrorSlot other);
+
 // The device and the stream of one call: nothing on CPU.
 class DeviceScope {
  public:

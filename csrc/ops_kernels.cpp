@@ -1,12 +1,16 @@
 // The kernels of the ops, the same for CPU and CUDA. Boxed by hand: the handles are used as they come, which saves the
 // reference counts and copies that torch's typed wrappers make on each call.
+#include <atomic>
+
 #include "ops_common.h"
 #include "plan.h"
 
 namespace llcoll {
 namespace {
 
-thread_local DeferredError* deferred_error = nullptr;
+thread_local DeferredError* own_deferred_error = nullptr;
+std::atomic<DeferredErrorSlot> slot{[]() -> DeferredError** { return &own_deferred_error; }};
+DeferredError*& deferred_error() { return *slot.load(std::memory_order_relaxed)(); }
 thread_local bool interrupt_follows = false;
 
 void run_interruptible(const Checked& call) {
@@ -30,9 +34,11 @@ void set_interrupt_follows() { interrupt_follows = true; }
 bool take_interrupt_follows() { return std::exchange(interrupt_follows, false); }
 
 DeferredError::DeferredError(const char* group_name)
-    : outer_(std::exchange(deferred_error, this)), group_name_(group_name) {}
-DeferredError* DeferredError::current() { return deferred_error; }
-DeferredError::~DeferredError() { deferred_error = outer_; }
+    : outer_(std::exchange(deferred_error(), this)), group_name_(group_name) {}
+DeferredError* DeferredError::current() { return deferred_error(); }
+DeferredError::~DeferredError() { deferred_error() = outer_; }
+DeferredErrorSlot deferred_error_slot() { return slot.load(); }
+void use_deferred_error_slot(DeferredErrorSlot other) { slot = other; }
 
 void all_reduce_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const OwnedTensor input = own(stack[0]);
@@ -49,11 +55,13 @@ void all_reduce_numbered_kernel(StableIValue* stack, uint64_t, uint64_t) {
   const auto algorithm = static_cast<Algorithm>(torch::stable::detail::to<int64_t>(stack[2]));
   const auto group_hash = static_cast<uint64_t>(torch::stable::detail::to<int64_t>(stack[3]));
   try {
-    const char* group_name = deferred_error == nullptr ? nullptr : deferred_error->group_name();
+    const DeferredError* outer = DeferredError::current();
+    const char* group_name = outer == nullptr ? nullptr : outer->group_name();
     stack[0] = run_functional(check_all_reduce(input.get(), op, algorithm, group_hash, group_name));
   } catch (...) {
-    if (deferred_error == nullptr) throw;
-    deferred_error->store(std::current_exception());
+    DeferredError* outer = DeferredError::current();
+    if (outer == nullptr) throw;
+    outer->store(std::current_exception());
     stack[0] = torch::stable::detail::from(empty_like(input.get()).release());
   }
 }

@@ -27,9 +27,14 @@ PyObject* use_cuda_barrier(PyObject*, PyObject* capsule) {
   Py_RETURN_NONE;
 }
 
+PyObject* deferred_error_capsule(PyObject*, PyObject*) {
+  return PyCapsule_New(reinterpret_cast<void*>(deferred_error_slot()), kDeferredErrorCapsule, nullptr);
+}
+
 PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
     {"use_cuda_barrier", use_cuda_barrier, METH_O, nullptr},
+    {"deferred_error_capsule", deferred_error_capsule, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

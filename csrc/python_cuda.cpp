@@ -70,10 +70,18 @@ PyObject* barrier_capsule(PyObject*, PyObject*) {
   return PyCapsule_New(reinterpret_cast<void*>(&enqueue_barrier), kCudaBarrierCapsule, nullptr);
 }
 
+PyObject* use_deferred_error(PyObject*, PyObject* capsule) {
+  void* function = PyCapsule_GetPointer(capsule, kDeferredErrorCapsule);
+  if (function == nullptr) return nullptr;
+  use_deferred_error_slot(reinterpret_cast<DeferredErrorSlot>(function));
+  Py_RETURN_NONE;
+}
+
 PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
     {"buffer_bytes", buffer_bytes, METH_VARARGS, nullptr},
     {"barrier_capsule", barrier_capsule, METH_NOARGS, nullptr},
+    {"use_deferred_error", use_deferred_error, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
