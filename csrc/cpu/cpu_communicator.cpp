@@ -223,7 +223,7 @@ class CpuCommunicator final : public Communicator {
     const Plan cut = make_plan((bytes + unit_bytes - 1) / unit_bytes, two ? n : 1, 1, max_chunk);
     const Message message =
         make_message(call.input, call.output, bytes, element_bytes(call.dtype), unit_bytes, true, true);
-    const CpuKernel kernel = kernels_.find({call.algorithm, call.dtype, call.op, n, n > 2 && bytes >= kStreamFrom});
+    const CpuKernel kernel = kernels_.find({call.algorithm, call.dtype, call.op, n});
     check_that(kernel != nullptr, "no kernel for ", name_of(call.algorithm), " of ", name_of(call.dtype));
     {
       const DefaultFloatMode mode;
@@ -241,10 +241,7 @@ class CpuCommunicator final : public Communicator {
     if (plan.empty) return;
     const uint32_t max_chunk = p == kFlag ? kMaxStaged / unit_bytes : UINT32_MAX;
     cut_parts(call, world_size(), {unit_bytes, p != kFlag, plan_.shape[p].slots_per_channel, max_chunk}, 1, plan);
-    // A rank alone may decide: it changes how it writes, not what travels.
-    const bool streaming = world_size() > 2 && size_t{plan.largest} * unit_bytes >= kStreamFrom;
-    const CpuExchange kernel =
-        kernels_.find_exchange(call.kind, {call.algorithm, call.dtype, call.op, world_size(), streaming});
+    const CpuExchange kernel = kernels_.find_exchange(call.kind, {call.algorithm, call.dtype, call.op, world_size()});
     check_that(kernel != nullptr, "no kernel for ", name_of(call.kind), " by ", name_of(call.algorithm), " of ",
                name_of(call.dtype));
     {
@@ -255,7 +252,7 @@ class CpuCommunicator final : public Communicator {
       wait_->throw_if_failed();
   }
 
-  static constexpr size_t kStreamFrom = 64 * 1024;
+  static constexpr size_t kStreamFrom = size_t{1} << 60;
   static constexpr uint32_t kMaxStaged = 32 * 1024;  // bytes of a part that an epoch stages: the next overlap with it
 
   const Selection selection_{options_, Topology{}};

@@ -11,9 +11,9 @@ namespace llcoll {
 inline namespace LLC_ISA {
 namespace {
 
-template <template <class> class Protocol, bool two, class Type, int ranks, class Op, bool streaming>
+template <template <class> class Protocol, bool two, class Type, int ranks, class Op>
 void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
-  HostMemory<streaming> mem{wait};
+  HostMemory<false> mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;
   const auto& s = *static_cast<const Scratch*>(scratch);
@@ -27,56 +27,55 @@ void kernel(HostWait* wait, const void* scratch, const void* message, const void
 }
 
 // The rows that almost every call uses. flatten: a call per unit in a phase loop costs more than its work.
-template <template <class> class Protocol, bool two, class Type, int ranks, bool streaming>
+template <template <class> class Protocol, bool two, class Type, int ranks>
 [[gnu::flatten]] void hot_kernel(HostWait* wait, const void* scratch, const void* message, const void* plan,
                                  ReduceOp op) {
-  kernel<Protocol, two, Type, ranks, SumOp, streaming>(wait, scratch, message, plan, op);
+  kernel<Protocol, two, Type, ranks, SumOp>(wait, scratch, message, plan, op);
 }
 
-template <template <class> class Protocol, bool two, class Type, bool streaming>
+template <template <class> class Protocol, bool two, class Type>
 CpuKernel find_row(const CpuKernelKey& key) {
   constexpr bool kHot =
       std::is_same_v<Type, Float32> || std::is_same_v<Type, BFloat16> || std::is_same_v<Type, Float16>;
   if constexpr (kHot) {
     if (key.op == ReduceOp::kSum) {
-      return key.num_ranks == 2 ? hot_kernel<Protocol, two, Type, 2, false>
-                                : hot_kernel<Protocol, two, Type, 0, streaming>;
+      return key.num_ranks == 2 ? hot_kernel<Protocol, two, Type, 2> : hot_kernel<Protocol, two, Type, 0>;
     }
   }
-  return kernel<Protocol, two, Type, 0, AnyOp, streaming>;
+  return kernel<Protocol, two, Type, 0, AnyOp>;
 }
 
-template <template <class> class Protocol, bool two, bool streaming>
+template <template <class> class Protocol, bool two>
 CpuKernel find_type(const CpuKernelKey& key) {
   constexpr bool kFloatsOnly = std::is_same_v<Protocol<HostMemory<false>>, Sentinel<HostMemory<false>>>;
   switch (key.dtype) {
     case DType::kFloat32:
-      return find_row<Protocol, two, Float32, streaming>(key);
+      return find_row<Protocol, two, Float32>(key);
     case DType::kFloat64:
-      return find_row<Protocol, two, Float64, streaming>(key);
+      return find_row<Protocol, two, Float64>(key);
     case DType::kFloat16:
-      return find_row<Protocol, two, Float16, streaming>(key);
+      return find_row<Protocol, two, Float16>(key);
     case DType::kBFloat16:
-      return find_row<Protocol, two, BFloat16, streaming>(key);
+      return find_row<Protocol, two, BFloat16>(key);
     case DType::kFloat8E4M3:
-      return find_row<Protocol, two, Float8E4M3, streaming>(key);
+      return find_row<Protocol, two, Float8E4M3>(key);
     case DType::kFloat8E5M2:
-      return find_row<Protocol, two, Float8E5M2, streaming>(key);
+      return find_row<Protocol, two, Float8E5M2>(key);
     default:
       break;
   }
   if constexpr (!kFloatsOnly) {
     switch (key.dtype) {
       case DType::kInt8:
-        return find_row<Protocol, two, Int8, streaming>(key);
+        return find_row<Protocol, two, Int8>(key);
       case DType::kUInt8:
-        return find_row<Protocol, two, UInt8, streaming>(key);
+        return find_row<Protocol, two, UInt8>(key);
       case DType::kInt32:
-        return find_row<Protocol, two, Int32, streaming>(key);
+        return find_row<Protocol, two, Int32>(key);
       case DType::kInt64:
-        return find_row<Protocol, two, Int64, streaming>(key);
+        return find_row<Protocol, two, Int64>(key);
       case DType::kBool:
-        return find_row<Protocol, two, Bool, streaming>(key);
+        return find_row<Protocol, two, Bool>(key);
       default:
         break;
     }
@@ -89,17 +88,17 @@ CpuKernel find_type(const CpuKernelKey& key) {
 CpuKernel find_cpu_kernel(const CpuKernelKey& key) {
   switch (key.algorithm) {
     case Algorithm::kOneShotLl:
-      return find_type<Ll, false, false>(key);
+      return find_type<Ll, false>(key);
     case Algorithm::kTwoShotLl:
-      return find_type<Ll, true, false>(key);
+      return find_type<Ll, true>(key);
     case Algorithm::kOneShotSentinel:
-      return find_type<Sentinel, false, false>(key);
+      return find_type<Sentinel, false>(key);
     case Algorithm::kTwoShotSentinel:
-      return find_type<Sentinel, true, false>(key);
+      return find_type<Sentinel, true>(key);
     case Algorithm::kOneShotFlag:
-      return key.streaming ? find_type<Flag, false, true>(key) : find_type<Flag, false, false>(key);
+      return find_type<Flag, false>(key);
     case Algorithm::kTwoShotFlag:
-      return key.streaming ? find_type<Flag, true, true>(key) : find_type<Flag, true, false>(key);
+      return find_type<Flag, true>(key);
     default:
       return nullptr;
   }

@@ -17,7 +17,6 @@ struct CpuKernelKey {
   DType dtype;
   ReduceOp op;
   int num_ranks;
-  bool streaming;  // flag protocol: staged with non-temporal stores
 };
 
 // nullptr where the table has no row (integer types by sentinel).

@@ -11,10 +11,10 @@ namespace llcoll {
 inline namespace LLC_ISA {
 namespace {
 
-template <template <class> class Protocol, bool to_all, bool streaming>
+template <template <class> class Protocol, bool to_all>
 void copy_kernel(HostWait* wait, const void* scratch, const void* input, const void* output, const void* cut,
                  ReduceOp) {
-  HostMemory<streaming> mem{wait};
+  HostMemory<false> mem{wait};
   const auto& s = *static_cast<const Scratch*>(scratch);
   const auto& in = *static_cast<const Parts*>(input);
   const auto& out = *static_cast<const Parts*>(output);
@@ -27,10 +27,10 @@ void copy_kernel(HostWait* wait, const void* scratch, const void* input, const v
   }
 }
 
-template <template <class> class Protocol, class Type, int ranks, class Op, bool streaming>
+template <template <class> class Protocol, class Type, int ranks, class Op>
 void reduce_kernel(HostWait* wait, const void* scratch, const void* input, const void* output, const void* cut,
                    ReduceOp op) {
-  HostMemory<streaming> mem{wait};
+  HostMemory<false> mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;
   reduce_scatter<Protocol, Type, ranks>(mem, Solo{}, *static_cast<const Scratch*>(scratch),
@@ -38,47 +38,46 @@ void reduce_kernel(HostWait* wait, const void* scratch, const void* input, const
                                         *static_cast<const Cut*>(cut), operation);
 }
 
-template <template <class> class Protocol, class Type, bool streaming>
+template <template <class> class Protocol, class Type>
 CpuExchange find_row(const CpuKernelKey& key) {
   constexpr bool kHot =
       std::is_same_v<Type, Float32> || std::is_same_v<Type, BFloat16> || std::is_same_v<Type, Float16>;
   if constexpr (kHot) {
     if (key.op == ReduceOp::kSum) {
-      return key.num_ranks == 2 ? reduce_kernel<Protocol, Type, 2, SumOp, streaming>
-                                : reduce_kernel<Protocol, Type, 0, SumOp, streaming>;
+      return key.num_ranks == 2 ? reduce_kernel<Protocol, Type, 2, SumOp> : reduce_kernel<Protocol, Type, 0, SumOp>;
     }
   }
-  return reduce_kernel<Protocol, Type, 0, AnyOp, streaming>;
+  return reduce_kernel<Protocol, Type, 0, AnyOp>;
 }
 
-template <template <class> class Protocol, bool streaming, class... Types>
+template <template <class> class Protocol, class... Types>
 CpuExchange find_type(const CpuKernelKey& key) {
   CpuExchange found = nullptr;
-  ((Types::kDType == key.dtype ? void(found = find_row<Protocol, Types, streaming>(key)) : void()), ...);
+  ((Types::kDType == key.dtype ? void(found = find_row<Protocol, Types>(key)) : void()), ...);
   return found;
 }
 
-template <template <class> class Protocol, bool streaming>
+template <template <class> class Protocol>
 CpuExchange find_reduction(const CpuKernelKey& key) {
   if constexpr (std::is_same_v<Protocol<HostMemory<false>>, Sentinel<HostMemory<false>>>) {
-    return find_type<Protocol, streaming, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2>(key);
+    return find_type<Protocol, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2>(key);
   } else {
-    return find_type<Protocol, streaming, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2, Int8, UInt8,
-                     Int32, Int64, Bool>(key);
+    return find_type<Protocol, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2, Int8, UInt8, Int32, Int64,
+                     Bool>(key);
   }
 }
 
-template <template <class> class Protocol, bool streaming>
+template <template <class> class Protocol>
 CpuExchange find_exchange(Collective kind, const CpuKernelKey& key) {
   switch (kind) {
     case Collective::kReduceScatter:
     case Collective::kReduce:
-      return find_reduction<Protocol, streaming>(key);
+      return find_reduction<Protocol>(key);
     case Collective::kAllGather:
     case Collective::kBroadcast:
-      return copy_kernel<Protocol, false, streaming>;
+      return copy_kernel<Protocol, false>;
     default:
-      return copy_kernel<Protocol, true, streaming>;
+      return copy_kernel<Protocol, true>;
   }
 }
 
@@ -87,12 +86,12 @@ CpuExchange find_exchange(Collective kind, const CpuKernelKey& key) {
 CpuExchange find_cpu_exchange(Collective kind, const CpuKernelKey& key) {
   switch (key.algorithm) {
     case Algorithm::kOneShotLl:
-      return find_exchange<Ll, false>(kind, key);
+      return find_exchange<Ll>(kind, key);
     case Algorithm::kOneShotSentinel:
-      return kind == Collective::kReduceScatter || kind == Collective::kReduce ? find_reduction<Sentinel, false>(key)
+      return kind == Collective::kReduceScatter || kind == Collective::kReduce ? find_reduction<Sentinel>(key)
                                                                                : nullptr;
     case Algorithm::kOneShotFlag:
-      return key.streaming ? find_exchange<Flag, true>(kind, key) : find_exchange<Flag, false>(kind, key);
+      return find_exchange<Flag>(kind, key);
     default:
       return nullptr;
   }
