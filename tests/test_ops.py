@@ -237,6 +237,9 @@ out, flag = torch.empty(8), "one_shot_flag"
 plan = llcoll.plan(x)
 calls = {
     "in place": (1_000_000, lambda: ops.all_reduce_.default(x)),
+    "front": (1_000_000, lambda: llcoll.all_reduce_(x)),
+    "front, names": (200_000, lambda: llcoll.all_reduce_(x, "max", name, flag)),
+    "front, out": (200_000, lambda: llcoll.all_reduce_out(x, out=out)),
     "strings": (200_000, lambda: ops.all_reduce_.default(x, "sum", name, algorithm=flag)),
     "functional": (200_000, lambda: ops.all_reduce.default(x, "sum", name)),
     "gradient": (30_000, lambda: ops.all_reduce.default(leaf, "sum", name)),
