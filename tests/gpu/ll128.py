@@ -148,7 +148,7 @@ def bound(world: World) -> str:
                 worst[key] = max(worst.get(key, 0.0), share)
                 if share > 1:
                     raise WrongBits(f"{key}: error is {share:.2f} of the bound")
-                mine = bits(got).cpu()
+                mine = bits(got).view(torch.uint8).cpu()  # Gloo knows no 16-bit integers
                 first = mine.clone()
                 dist.broadcast(first, 0)
                 if not torch.equal(mine, first):
