@@ -292,7 +292,7 @@ def main() -> int:
                     num_bytes // getattr(torch, dtype).itemsize, getattr(torch, dtype)
                 )
                 calls = bench.ordinary(x) if kind == "ordinary" else bench.symmetric(x)
-                torch.cuda.synchronize()  # the calls run on another stream than what made their input
+                torch.cuda.synchronize()  # the calls run on another stream than their input
                 try:
                     times = bench.measure(calls, want if kind == "ordinary" else None)
                 except Exception as error:
