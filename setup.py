@@ -223,6 +223,9 @@ class BuildExtensions(cpp_extension.BuildExtension):
         if os.environ.get("LLCOLL_CCACHE", "1") == "0" or ccache is None:
             say("ccache not used: a clean build compiles everything")
             return
+        # Paths below the clone are hashed relative to it: clones share what they compile.
+        os.environ.setdefault("CCACHE_BASEDIR", str(ROOT))
+        os.environ.setdefault("CCACHE_NOHASHDIR", "1")
         # A link named as the compiler: torch takes "ccache c++" for an unknown compiler and warns.
         compiler = os.environ.get("CXX", "c++")
         if "ccache" not in compiler and not set(compiler) & set("/ "):
