@@ -36,6 +36,8 @@ if cpp_extension.TorchVersion(torch.__version__) < (2, 11):
 ROOT = Path(__file__).parent.resolve()
 CSRC = Path("csrc")  # setuptools wants paths relative to the root
 os.chdir(ROOT)
+sys.path.insert(0, str(ROOT / "build_backend"))
+from llcoll_libraries import build_libraries, copy_libraries  # noqa: E402
 
 # csrc/*.cpp go into both shared objects, each with its own registry, except for these.
 CPU_ONLY = [
@@ -247,11 +249,19 @@ class BuildExtensions(cpp_extension.BuildExtension):
         base = Path(self.build_temp)
         self.build_temp = str(base / ext.name.rpartition(".")[2])
         try:
+            kernels = []
             if ext.name == "llcoll._C" and glob(KERNELS):
-                ext.extra_objects = [*ext.extra_objects, *self.compile_kernels(ext)]
+                kernels = self.compile_kernels(ext)
+                ext.extra_objects = [*ext.extra_objects, *kernels]
             super().build_extension(ext)
+            if ext.name == "llcoll._C":
+                build_libraries(self, KERNELS, kernels, CXX_FLAGS)
         finally:
             self.build_temp = str(base)
+
+    def copy_extensions_to_source(self):
+        super().copy_extensions_to_source()
+        copy_libraries(Path(self.build_lib) / "llcoll", ROOT / "python" / "llcoll")
 
     def compile_kernels(self, ext):
         def compile_one(isa):
