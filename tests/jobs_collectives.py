@@ -46,10 +46,15 @@ class Prepared:
         return self.arrays[name]
 
     def inputs(self, dtype: str, rank: int, first: int, count: int) -> np.ndarray:
-        return self.array(f"in.{dtype}")[rank, first : first + count]
+        return within(self.array(f"in.{dtype}")[rank, first : first + count], count)
 
     def reduced(self, dtype: str, op: str, first: int, count: int) -> np.ndarray:
-        return self.array(f"{op}.{dtype}")[first : first + count]
+        return within(self.array(f"{op}.{dtype}")[first : first + count], count)
+
+
+def within(piece: np.ndarray, count: int) -> np.ndarray:
+    assert len(piece) == count, f"the shared data end {count - len(piece)} elements too early"
+    return piece
 
 
 def starts(sizes: list[int]) -> list[int]:

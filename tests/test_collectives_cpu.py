@@ -223,7 +223,7 @@ def test_front_and_gradients(world: int) -> None:
 
 @few_worlds
 def test_plans_give_the_same_bits(world: int) -> None:
-    directory = shared_data(world, NUMEL).directory
+    directory = shared_data(world, 2 * NUMEL).directory
     results = pool(world).results("jobs_collectives", "plans", directory, timeout=120)
     assert [wrong for rank in results for wrong in rank] == []
 
