@@ -12,6 +12,7 @@
 #include <immintrin.h>
 #endif
 
+#include "llcoll/lanes.h"
 #include "llcoll/layout.h"
 
 namespace llcoll {
@@ -38,6 +39,18 @@ class HostWait {
 };
 
 inline namespace LLC_ISA {
+
+// A unit as the registers that one access moves.
+template <class Unit>
+struct PiecesOf {
+  static constexpr int kWidest = kVectorBytes == 0 ? 8 : kVectorBytes;
+  static constexpr int kPieceBytes = int{sizeof(Unit)} < kWidest ? int{sizeof(Unit)} : kWidest;
+  static constexpr int kCount = int{sizeof(Unit)} / kPieceBytes;
+  static_assert(kPieceBytes * kCount == int{sizeof(Unit)});
+  using Word = std::conditional_t<kPieceBytes == 4, uint32_t, long long>;
+  typedef Lanes<Word, kPieceBytes / int{sizeof(Word)}> Piece __attribute__((may_alias));
+  Piece pieces[kCount];
+};
 
 template <bool kStreaming>
 struct HostMemory {
@@ -74,18 +87,24 @@ struct HostMemory {
     return __builtin_bit_cast(NarrowPacket, __atomic_load_n(reinterpret_cast<const uint64_t*>(at), __ATOMIC_ACQUIRE));
   }
 
-  // Polled units: the compiler must neither keep nor merge them; each word is read once per call.
+  // Polled units, each piece in one access (volatile): the compiler neither keeps nor splits it. A word is never wider
+  // than a piece; split, half a double could arrive beside half an empty slot.
   template <class Unit>
   LLC_FN void store_unit(Unit* at, Unit value) const {
-    *at = value;
-    asm volatile("" ::: "memory");
+    using Pieces = PiecesOf<Unit>;
+    const Pieces from = __builtin_bit_cast(Pieces, value);
+    auto* to = reinterpret_cast<volatile typename Pieces::Piece*>(at);
+    LLC_UNROLL
+    for (int k = 0; k < Pieces::kCount; ++k) to[k] = from.pieces[k];
   }
   template <class Unit>
   LLC_FN Unit load_unit(const Unit* at) const {
-    asm volatile("" ::: "memory");
-    Unit value = *at;
-    asm volatile("" : "+m"(value));
-    return value;
+    using Pieces = PiecesOf<Unit>;
+    Pieces to;
+    auto* from = reinterpret_cast<const volatile typename Pieces::Piece*>(at);
+    LLC_UNROLL
+    for (int k = 0; k < Pieces::kCount; ++k) to.pieces[k] = from[k];
+    return __builtin_bit_cast(Unit, to);
   }
 
   template <class Unit>
