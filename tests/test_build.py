@@ -71,7 +71,10 @@ def test_holds_headers_and_no_simulator(wheel: Path) -> None:
     assert "llcoll/_C.abi3.so" in names
     assert "llcoll/__init__.py" in names and "llcoll/py.typed" in names
     shared = {name for name in names if name.endswith(".so")}
-    assert shared <= {"llcoll/_C.abi3.so", "llcoll/_cuda.abi3.so"}
+    libraries = {f"llcoll/lib/lib{name}.so" for name in ("llcoll", "llcoll_cuda", "llcoll_nccl")}
+    assert shared <= {"llcoll/_C.abi3.so", "llcoll/_cuda.abi3.so", *libraries}
+    assert {"llcoll/lib/libllcoll.so", "llcoll/lib/pkgconfig/llcoll.pc"} <= names
+    assert "llcoll/lib/cmake/llcoll/llcoll-config.cmake" in names
     assert not [name for name in names if "_sim" in name]
 
 

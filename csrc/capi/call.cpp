@@ -56,9 +56,8 @@ Sizes sizes_of(const Communicator& communicator, const llcoll_call_t& call, Coll
   if (call.collective == LLCOLL_ALL_TO_ALL) {
     check_that(call.send_counts != nullptr && call.recv_counts != nullptr,
                "an all_to_all takes both send_counts and recv_counts, or neither");
-    check_that(call.send_counts[rank] == call.recv_counts[rank], "send_counts[", rank, "] is ",
-               call.send_counts[rank], ", recv_counts[", rank, "] is ", call.recv_counts[rank],
-               ": they differ in what the rank gives itself");
+    check_that(call.send_counts[rank] == call.recv_counts[rank], "send_counts[", rank, "] is ", call.send_counts[rank],
+               ", recv_counts[", rank, "] is ", call.recv_counts[rank], ": they differ in what the rank gives itself");
     core.kind = Collective::kAllToAllV;
     sizes.recv = add_up(call.recv_counts, n, rank, "recv_counts", sizes);
     sizes.send = add_up(call.send_counts, n, rank, "send_counts", sizes);
@@ -127,10 +126,9 @@ CheckedCall check_call(const Communicator& communicator, const llcoll_call_t& ca
                 call.collective != LLCOLL_REDUCE || is_root);
   // At the root the core reads `input` and writes `output` where that differs; elsewhere a broadcast has only output.
   const size_t numel = core.kind == Collective::kAllToAllV ? 0 : sizes.largest;
-  core.algorithm =
-      without_fallback(communicator.resolve(core.kind, numel, core.dtype, core.op,
-                                            static_cast<Algorithm>(call.algorithm)),
-                       communicator.world_size());
+  core.algorithm = without_fallback(
+      communicator.resolve(core.kind, numel, core.dtype, core.op, static_cast<Algorithm>(call.algorithm)),
+      communicator.world_size());
   checked.empty = core.kind != Collective::kAllToAllV && sizes.largest == 0;
   return checked;
 }

@@ -28,8 +28,8 @@ const CudaLibrary* load() {
   const auto get = reinterpret_cast<Get>(dlsym(handle, kCudaLibrarySymbol));
   check_that(get != nullptr, path, " is not llcoll's");
   const CudaLibrary* library = get();
-  check_that(library->version == kCudaLibraryVersion, path, " is of another build: its interface is ",
-             library->version, ", this one's ", kCudaLibraryVersion);
+  check_that(library->version == kCudaLibraryVersion, path, " is of another build: its interface is ", library->version,
+             ", this one's ", kCudaLibraryVersion);
   return library;
 }
 

@@ -1,4 +1,5 @@
-// What a communicator of the C interface is made from: config and environment, agreed over all ranks. No torch, no CUDA.
+// What a communicator of the C interface is made from: config and environment, agreed over all ranks. No torch, no
+// CUDA.
 #pragma once
 
 #include "communicator.h"

@@ -55,6 +55,7 @@ __all__ = [
     "empty",
     "include_path",
     "init",
+    "library_path",
     "plan",
     "reduce",
     "reduce_",
@@ -162,3 +163,8 @@ def include_path() -> str:
     installed = here / "include"
     # A development install has them where they are written.
     return str(installed if installed.is_dir() else here.parents[1] / "csrc" / "include")
+
+
+def library_path() -> str:
+    """The folder of libllcoll.so, its pkg-config and CMake files: the C interface, docs/c-api.md."""
+    return str(Path(__file__).parent / "lib")

@@ -89,14 +89,14 @@ typedef int (*llcoll_all_gather_fn)(void* context, const void* own, size_t bytes
 
 /* All of it must be the same on every rank, but for `device`: some ranks on GPUs and some on the host is an error. */
 typedef struct {
-  size_t struct_bytes;       /* sizeof(llcoll_config_t): LLCOLL_CONFIG_INITIALIZER sets it */
-  int device;                /* LLCOLL_HOST, or the CUDA device whose memory the calls take */
-  double timeout_s;          /* no wait in a call lasts longer; 0: forever; below 0: LLCOLL_TIMEOUT, or 300 */
-  llcoll_policy_t policy;    /* LLCOLL_POLICY in the environment can only make it stricter */
-  int allow_low_precision;   /* not 0: LL128 may sum 16-bit types in their own precision */
-  size_t scratch_bytes;      /* of each rank; 0: LLCOLL_SCRATCH_BYTES, or 64 MiB on a GPU and 8 to 24 MiB on the host */
-  const char* name;          /* for messages; NULL: "llcoll" */
-  const char* selection;     /* rows as in docs/c-api.md; NULL: the built-in ones */
+  size_t struct_bytes;     /* sizeof(llcoll_config_t): LLCOLL_CONFIG_INITIALIZER sets it */
+  int device;              /* LLCOLL_HOST, or the CUDA device whose memory the calls take */
+  double timeout_s;        /* no wait in a call lasts longer; 0: forever; below 0: LLCOLL_TIMEOUT, or 300 */
+  llcoll_policy_t policy;  /* LLCOLL_POLICY in the environment can only make it stricter */
+  int allow_low_precision; /* not 0: LL128 may sum 16-bit types in their own precision */
+  size_t scratch_bytes;    /* of each rank; 0: LLCOLL_SCRATCH_BYTES, or 64 MiB on a GPU and 8 to 24 MiB on the host */
+  const char* name;        /* for messages; NULL: "llcoll" */
+  const char* selection;   /* rows as in docs/c-api.md; NULL: the built-in ones */
 } llcoll_config_t;
 
 #define LLCOLL_CONFIG_INITIALIZER \
