@@ -120,7 +120,8 @@ def why_no_cuda():
     nvcc = Path(cpp_extension.CUDA_HOME or "/nonexistent") / "bin" / "nvcc"
     if not nvcc.exists():
         return "no nvcc (looked at CUDA_HOME, PATH and /usr/local/cuda)"
-    text = subprocess.run([nvcc, "--version"], capture_output=True, text=True, check=True).stdout
+    command = [nvcc, "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
     version = re.search(r"release (\d+)\.(\d+)", text)
     if version is None or version[1] != torch.version.cuda.split(".")[0]:
         release = version[0] if version else "an unknown release"

@@ -69,6 +69,7 @@ def dump(tool: tuple[str, dict[str, str]], library: Path, *flags: str) -> str:
         capture_output=True,
         text=True,
         check=False,
+        timeout=300,
     )
     if result.returncode != 0:
         raise Skip(f"{tool[0]}: {result.stderr.strip()[:300]}")
@@ -84,7 +85,11 @@ def kernels(text: str) -> dict[str, tuple[str, Figures]]:
     """Short name -> mangled name and what the compiler says, of `cuobjdump -res-usage`."""
     found = re.findall(r"Function ([^\s:]+):\s*\n\s*(REG:.*)", text)
     names = subprocess.run(
-        ["c++filt"], input="\n".join(name for name, _ in found), capture_output=True, text=True
+        ["c++filt"],
+        input="\n".join(name for name, _ in found),
+        capture_output=True,
+        text=True,
+        timeout=60,
     ).stdout.splitlines()
     result = {}
     for (mangled, usage), demangled in zip(found, names, strict=True):
@@ -126,7 +131,7 @@ def compile_kernels(folder: Path) -> Path:
     target = folder / "small_kernels.o"
     ccache = shutil.which("ccache")
     command = [*([ccache] if ccache else []), find_nvcc(), *FLAGS, f"-arch={ARCH}"]
-    subprocess.run([*command, "-c", str(SOURCE), "-o", str(target)], check=True)
+    subprocess.run([*command, "-c", str(SOURCE), "-o", str(target)], check=True, timeout=600)
     return target
 
 
@@ -169,7 +174,8 @@ def compare(recorded: dict[str, Figures], found: dict[str, Figures]) -> tuple[li
 
 
 def compiler() -> str:
-    text = subprocess.run([find_nvcc(), "--version"], capture_output=True, text=True).stdout
+    command = [find_nvcc(), "--version"]
+    text = subprocess.run(command, capture_output=True, text=True, timeout=60).stdout
     found = re.search(r"V(\d+\.\d+\.\d+)", text)
     return f"nvcc {found[1]}" if found else "unknown"
 

@@ -190,6 +190,7 @@ def describe(
         capture_output=True,
         text=True,
         check=False,
+        timeout=20,
     ).stdout.strip()
     states = Counter(r["state"] + (" slowed" if r["slowed"] else "") for r in records)
     return {

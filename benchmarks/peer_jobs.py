@@ -30,7 +30,9 @@ class PingPong:
         binary = folder / "pingpong"
         source = HERE / "pingpong.cpp"
         subprocess.run(
-            ["g++", "-O2", "-std=c++20", "-pthread", str(source), "-o", str(binary)], check=True
+            ["g++", "-O2", "-std=c++20", "-pthread", str(source), "-o", str(binary)],
+            check=True,
+            timeout=120,
         )
         self.process = subprocess.Popen(
             [str(binary), str(cpus[0]), str(cpus[1])],

@@ -34,6 +34,8 @@ def build(device: str, folder: Path | None) -> Path:
     flags = ["-std=c++20", "-O2", "-DTORCH_TARGET_VERSION=0x020b000000000000"]
     if device == "cuda":
         flags.append("-DUSE_CUDA")
+        if not torch.cuda.is_available():  # built here for another machine
+            os.environ.setdefault("TORCH_CUDA_ARCH_LIST", "9.0")
     directory = str(folder) if folder else cpp_extension._get_build_directory(name, verbose=False)
     cpp_extension.load(
         name,
