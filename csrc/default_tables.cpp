@@ -60,27 +60,29 @@ constexpr Entry kEntries[] = {
      0,
      2,
      {"loopback, 2 ranks", kLoopbackWhy,
-      "float32: 131072 one_shot_ll, 524288 one_shot_sentinel, 2097152 two_shot_sentinel, 67108864 one_shot_flag, * "
+      "float32: 131072 one_shot_ll, 524288 one_shot_sentinel, 1048576 two_shot_sentinel, 67108864 one_shot_flag, * "
       "torch;"
-      "float: 131072 one_shot_ll, 524288 one_shot_sentinel, 2097152 two_shot_sentinel, 67108864 one_shot_flag, * torch;"
+      "float: 131072 one_shot_ll, 524288 one_shot_sentinel, 1048576 two_shot_sentinel, 67108864 one_shot_flag, * torch;"
       "integer: 131072 one_shot_ll, 1048576 two_shot_ll, 67108864 one_shot_flag, * torch"}},
     {true,
      true,
      0,
      4,
      {"loopback, 3-4 ranks", kLoopbackWhy,
-      "float32: 32768 one_shot_ll, 262144 one_shot_sentinel, 2097152 two_shot_sentinel, 67108864 two_shot_flag, * "
-      "torch;"
-      "float: 32768 one_shot_ll, 262144 one_shot_sentinel, 2097152 two_shot_sentinel, 67108864 two_shot_flag, * torch;"
+      "float32: 32768 one_shot_ll, 262144 one_shot_sentinel, 1048576 two_shot_sentinel, 4194304 one_shot_flag, "
+      "67108864 "
+      "two_shot_flag, * torch;"
+      "float: 32768 one_shot_ll, 262144 one_shot_sentinel, 1048576 two_shot_sentinel, 4194304 one_shot_flag, 67108864 "
+      "two_shot_flag, * torch;"
       "integer: 65536 one_shot_ll, 1048576 two_shot_ll, 67108864 two_shot_flag, * torch"}},
     {true,
      true,
      0,
      kMaxRanks,
      {"loopback, more ranks", kLoopbackWhy,
-      "float32: 65536 one_shot_ll, 262144 two_shot_ll, 1048576 two_shot_sentinel, 67108864 two_shot_flag, * torch;"
-      "float: 65536 one_shot_ll, 262144 two_shot_ll, 1048576 two_shot_sentinel, 67108864 two_shot_flag, * torch;"
-      "integer: 65536 one_shot_ll, 524288 two_shot_ll, 67108864 two_shot_flag, * torch"}},
+      "float32: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch;"
+      "float: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch;"
+      "integer: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch"}},
 
     {true,
      false,

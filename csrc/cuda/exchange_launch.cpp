@@ -52,6 +52,8 @@ void plan_exchange_launch(const CollectiveCall& call, int rank, int num_ranks, c
     launch.num_threads = threads_for(plan.largest, max_channels);
     launch.num_channels =
         std::clamp<uint32_t>((plan.largest + launch.num_threads - 1) / launch.num_threads, 1, max_channels);
+    const uint32_t per_channel = (plan.largest + launch.num_channels - 1) / launch.num_channels;
+    if (per_channel <= launch.num_threads) launch.num_threads = with_idle_warps(per_channel);
   }
   const uint32_t slots = layout.shape[launch.protocol].slots_per_channel;
   cut_parts(call, num_ranks, {unit_bytes, push, slots}, launch.num_channels, plan);

@@ -29,10 +29,10 @@ struct KernelArgs {
 };
 static_assert(sizeof(KernelArgs) <= 4096, "the limit of kernel parameters");
 
-// Two CTAs of this size fit on an SM by the kernels' launch bounds: the residency cap counts on it.
+// One CTA of this size is resident per SM at the least: the residency cap counts on it.
 inline constexpr int kMaxThreads = 512;
-inline constexpr int kMaxPullThreads = 256;
-inline constexpr int kMinCtasPerSm = 2;
+inline constexpr int kMinCtasPerSm = 2;      // of the push kernels, which leave room for others' kernels
+inline constexpr int kMinPullCtasPerSm = 1;  // each thread keeps many loads in flight and needs its 128 registers
 
 using CudaKernel = void (*)(KernelArgs);
 

@@ -67,13 +67,19 @@ bool has_idle_epoch(const Plan& cut, uint32_t num_channels) {
   return uint64_t{num_channels - 1} * cut.per_channel + uint64_t{cut.num_chunks - 1} * cut.chunk >= cut.part;
 }
 
-// Few threads for few units: a warp that has nothing to do still costs its barrier. Many small CTAs rather than few
-// large ones: each brings its own load and store ports.
+// Many small CTAs rather than few large ones: each brings its own load and store ports.
 uint32_t threads_for(uint32_t part, uint32_t max_channels) {
   for (uint32_t threads : {32u, 64u, 128u}) {
     if (part <= threads) return threads;
   }
   return part <= 256 * max_channels ? 256 : kMaxThreads;
+}
+
+// Warps without units run ahead through what follows the receive, so that its instructions are there when the others
+// come: 0.1 to 0.5 us at 128 B to 2 KiB and 2 to 8 ranks (docs/results.md).
+uint32_t with_idle_warps(uint32_t num_units) {
+  constexpr uint32_t kIdleThreads = 64;
+  return std::min<uint32_t>((num_units + 31) / 32 * 32 + kIdleThreads, kMaxThreads);
 }
 
 CudaLayout plan_cuda_buffer(const Options& options, uint32_t num_channels, bool wide_packets) {
@@ -119,13 +125,13 @@ LaunchPlan plan_launch(const CollectiveCall& call, int num_ranks, const CudaLayo
   const uint32_t regions = facts.push ? push_regions(two ? 2 : 1, num_ranks) : pull_regions(two ? 2 : 1, num_ranks);
   const uint32_t max_chunk = layout.shape[plan.protocol].slots_per_channel / regions / kStrideUnits * kStrideUnits;
   plan.num_threads = threads_for(part, max_channels);
-  if (plan.protocol == kFlag) plan.num_threads = std::min<uint32_t>(plan.num_threads, kMaxPullThreads);
   plan.num_channels = std::clamp<uint32_t>((part + plan.num_threads - 1) / plan.num_threads, 1, max_channels);
   plan.cut = make_plan(units, num_parts, plan.num_channels, max_chunk);
   while (facts.push && plan.num_channels > 1 && has_idle_epoch(plan.cut, plan.num_channels)) {
     plan.cut = make_plan(units, num_parts, --plan.num_channels, max_chunk);
   }
   const bool once = plan.cut.num_chunks == 1 && plan.cut.per_channel <= plan.num_threads;
+  if (facts.push && once) plan.num_threads = with_idle_warps(plan.cut.per_channel);
   const CudaKernelKey key{call.dtype, call.op, num_ranks, once};
   if (plan.protocol == kLl && !layout.wide_packets) {
     plan.kernel = find_ll_narrow(two, call.dtype);

@@ -23,6 +23,8 @@ uint64_t max_cuda_buffer_bytes(const Options& options);
 
 // Threads per CTA for a part of so many units.
 uint32_t threads_for(uint32_t part, uint32_t max_channels);
+// Threads of a CTA whose members take one unit each at most.
+uint32_t with_idle_warps(uint32_t num_units);
 
 struct LaunchPlan {
   CudaKernel kernel;  // nullptr: no such row

@@ -9,9 +9,8 @@ namespace llcoll {
 static_assert(Pull<DeviceMemory>::kSlotBytes == 16 && Pull<DeviceMemory>::kBuffers == 2);  // as launch_plan.cpp has it
 static_assert(Pull<DeviceMemory>::kSlotBytes % kPlaceBytes == 0);
 
-// Half the threads of the push kernels: each keeps many loads in flight, for which it needs its 128 registers.
 template <bool two, class Type, int ranks, class Op>
-__global__ void __launch_bounds__(kMaxPullThreads, kMinCtasPerSm) pull_kernel(const __grid_constant__ KernelArgs args) {
+__global__ void __launch_bounds__(kMaxThreads, kMinPullCtasPerSm) pull_kernel(const __grid_constant__ KernelArgs args) {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();  // as in all_reduce_kernel: every thread, ahead of everything
 #endif

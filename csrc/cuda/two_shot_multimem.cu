@@ -5,7 +5,7 @@ namespace {
 
 // Ranks at run time: the switch does the work that grows with them.
 template <class Type>
-__global__ void __launch_bounds__(kMaxPullThreads, kMinCtasPerSm)
+__global__ void __launch_bounds__(kMaxThreads, kMinPullCtasPerSm)
     multimem_kernel(const __grid_constant__ KernelArgs args) {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();  // as in all_reduce_kernel: every thread, ahead of everything
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kMaxPullThreads, kMinCtasPerSm)
 }
 
 // The barrier is an empty one-shot: one word per rank, to all peers by one store.
-__global__ void __launch_bounds__(kMaxPullThreads, kMinCtasPerSm)
+__global__ void __launch_bounds__(kMaxThreads, kMinPullCtasPerSm)
     multicast_barrier_kernel(const __grid_constant__ KernelArgs args) {
 #if __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

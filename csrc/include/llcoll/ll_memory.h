@@ -102,6 +102,7 @@ inline LlArgs make_ll_args(const BufferShape& shape, int rank, char* const* memo
     args.buffer.memory[r] = memory[r];
     args.wait.controls[r] = reinterpret_cast<DeviceControl*>(memory[r]);
   }
+  args.wait.own_abort = &args.wait.controls[rank]->aborted;
   return args;
 }
 

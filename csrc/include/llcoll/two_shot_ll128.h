@@ -83,7 +83,9 @@ class LineWork {
           displaced[b * kMaxTileLines + line] = Format::get(parts[0], 0);
           Format::set(parts[0], 0, one);
         }
-        // One converged instruction per line (relaxed.sys); pairs with the load in receive_tile.
+        // One converged instruction per line (relaxed.sys); pairs with the load in receive_tile. A lane that read a
+        // partial unit comes late: added by itself, its part would follow the count that announces the line.
+        group_.converge_line();
         mem_.template add_parts<Format::kAdd>(stage.line(first + b, t, line), lane(), parts);
       }
     }
@@ -104,6 +106,7 @@ class LineWork {
             Format::set(parts[p], e, at == 0 ? one : (from < active ? displaced[b * kMaxTileLines + from] : 0));
           }
         }
+        group_.converge_line();
         mem_.template add_parts<Format::kAdd>(stage.line(first + b, t, line), lane(), parts);
       }
     }
@@ -124,7 +127,10 @@ class LineWork {
           for (int k = 0; k < kLines; ++k) {
             const uint32_t line = line_of(k);
             const bool wanted = line < tile.lines && is_active(tile, line, active);
-            if (wanted) mem_.load_parts(stage.line(rank, t, line), lane(), parts[k]);
+            if (wanted) {
+              group_.converge_line();
+              mem_.load_parts(stage.line(rank, t, line), lane(), parts[k]);
+            }
             const uint32_t found = group_.first_of_line(Format::get(parts[k][0], 0));
             whole &= !wanted || found == all;
           }
