@@ -40,7 +40,7 @@ class LlHostWait final : public HostWait {
   }
   void stop_waiting() override { __atomic_store_n(&own().awaited, 0, __ATOMIC_RELAXED); }
   bool aborted() const override {
-    const uint32_t word = __atomic_load_n(&own().aborted, __ATOMIC_RELAXED);
+    const uint32_t word = __atomic_load_n(wait_.own_abort, __ATOMIC_RELAXED);
     if (word != 0) tell(static_cast<int>(word) - 1, wait_.rank, 0);
     return word != 0;
   }
