@@ -273,6 +273,9 @@ def main() -> int:
     arguments.add_argument("--all-sizes", action="store_true", help="every power of two")
     arguments.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
+    arguments.add_argument(
+        "--auto-only", nargs="*", default=[], help="dtypes of which llcoll's auto alone is timed"
+    )
     arguments.add_argument("--seconds", type=float, default=60, help="no new size after these")
     args = arguments.parse_args()
     world = start(args)
@@ -292,6 +295,8 @@ def main() -> int:
                     num_bytes // getattr(torch, dtype).itemsize, getattr(torch, dtype)
                 )
                 calls = bench.ordinary(x) if kind == "ordinary" else bench.symmetric(x)
+                if dtype in args.auto_only:
+                    calls = {n: c for n, c in calls.items() if n.startswith(("auto", "torch"))}
                 torch.cuda.synchronize()  # the calls run on another stream than their input
                 try:
                     times = bench.measure(calls, want if kind == "ordinary" else None)
