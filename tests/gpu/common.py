@@ -28,6 +28,7 @@ EXACT = ("one_shot_ll", "two_shot_ll", "one_shot_flag", "two_shot_flag", "auto")
 SENTINEL = ("one_shot_sentinel", "two_shot_sentinel")
 ALGORITHMS = (*EXACT, *SENTINEL)
 POISON = 0x5B
+POOL = (1 << 20) + 17 + 64  # elements of a pool of inputs
 ops: Any = torch.ops.llcoll
 
 
