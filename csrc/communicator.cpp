@@ -103,6 +103,19 @@ Communicator* find_hash_locked(const Registry& r, uint64_t hash) {
 
 }  // namespace
 
+DumpHeader Communicator::dump_header(const std::string& reason) {
+  return {options_.group_name, rank(),    world_size(),          device_name(),
+          options_.timeout_s,  awaited(), recorder_.num_calls(), reason};
+}
+
+void Communicator::note_failure(const std::string& text) {
+  const auto begins_with = [&](const char* prefix) { return text.rfind(prefix, 0) == 0; };
+  if (!begins_with("CollectiveTimeout: ") && !begins_with("CollectiveMismatch: ")) return;
+  if (has_dumped_.exchange(true)) return;
+  const DumpHeader header = dump_header(text);
+  write_dump_file(header, dump_to_json(header, recorded_calls()));
+}
+
 void set_interrupt_check(bool (*check)()) { interrupt_check.store(check, std::memory_order_release); }
 
 bool interrupted() {

@@ -1,6 +1,7 @@
 // What the ops, plans and the C interface see of a backend. No torch, no Python.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "flight_recorder.h"
 #include "llcoll/types.h"
 
 namespace llcoll {
@@ -91,9 +93,24 @@ class Communicator {
   virtual void close() = 0;
   bool closed() const { return closed_; }
 
+  // The last calls, as JSON (flight_recorder.h). At any time, from any thread. Calls that run() does not see, those of
+  // torch.distributed, are recorded by whoever makes them.
+  std::string flight_record(const std::string& reason) { return dump_to_json(dump_header(reason), recorded_calls()); }
+  FlightRecorder& recorder() { return recorder_; }
+
  protected:
+  virtual const char* device_name() const = 0;
+  // Whom this rank is waiting for, -1: nobody, or not known.
+  virtual int awaited() { return -1; }
+  virtual std::vector<CallRecord> recorded_calls() { return recorder_.snapshot(); }
+  DumpHeader dump_header(const std::string& reason);
+  // For errors on their way out: the first timeout or mismatch of a communicator leaves a dump file.
+  void note_failure(const std::string& text);
+
   Options options_;
   bool closed_ = false;
+  FlightRecorder recorder_;
+  std::atomic<bool> has_dumped_{false};
 };
 
 // Registry: group_name -> communicator, one per shared object (so one per device type). "" names the default group.

@@ -317,7 +317,12 @@ void run_all_reduce(const Checked& call) {
   }
   if (call.algorithm == Algorithm::kTorch) {
     if (output != input) copy_tensor(dst, src);
-    torch_all_reduce(dst, call.input.dtype, call.op, call.communicator->options());
+    Communicator& c = *call.communicator;
+    RecordedCall record(c.recorder(),
+                        {input, output, call.input.numel, call.input.dtype, call.op, call.algorithm, nullptr},
+                        c.world_size(), 0);
+    torch_all_reduce(dst, call.input.dtype, call.op, c.options());
+    record.end(CallState::kDone);
   } else {
     call.communicator->run(
         {input, output, call.input.numel, call.input.dtype, call.op, call.algorithm, scope.stream()});

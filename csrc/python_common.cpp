@@ -52,6 +52,16 @@ PyObject* abort(PyObject*, PyObject* args) {
   return with_communicator(args, "ss", [](Communicator& c, const char* reason) { c.abort(reason); });
 }
 
+// flight_record(group_name, reason) -> JSON
+PyObject* flight_record(PyObject*, PyObject* args) {
+  std::string text;
+  PyObject* done =
+      with_communicator(args, "ss", [&](Communicator& c, const char* reason) { text = c.flight_record(reason); });
+  if (done == nullptr) return nullptr;
+  Py_DECREF(done);
+  return PyUnicode_DecodeUTF8(text.data(), static_cast<Py_ssize_t>(text.size()), "replace");
+}
+
 PyObject* unregister(PyObject*, PyObject* args) {
   const char* group_name = nullptr;
   if (!PyArg_ParseTuple(args, "s", &group_name)) return nullptr;
@@ -110,6 +120,7 @@ PyMethodDef common_methods[] = {
     {"set_error_classes", set_error_classes, METH_VARARGS, nullptr},
     {"check", check, METH_VARARGS, nullptr},
     {"abort", abort, METH_VARARGS, nullptr},
+    {"flight_record", flight_record, METH_VARARGS, nullptr},
     {"unregister", unregister, METH_VARARGS, nullptr},
     {"resolve", resolve, METH_VARARGS, nullptr},
     {"take_interrupt", take_interrupt, METH_NOARGS, nullptr},

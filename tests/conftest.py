@@ -8,6 +8,8 @@ from typing import Any
 
 # A table that this machine's user has tuned must not change what is tested.
 os.environ.setdefault("LLCOLL_TUNING_FILE", "none")
+# Tests of timeouts leave no flight records behind; those that read them name a folder.
+os.environ.setdefault("LLCOLL_DUMP_DIR", "none")
 
 import cases
 import harness

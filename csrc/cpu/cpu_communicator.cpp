@@ -150,25 +150,29 @@ class CpuCommunicator final : public Communicator {
   }
 
   void run(const CollectiveCall& call) override {
-    const auto lock = lock_calls();
-    wait_->begin(name_of(call.kind), name_of(call.algorithm));
-    check_usable();
-    if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
-    if (call.kind == Collective::kAllReduce) {
-      run_kernel(call);
-    } else {
-      run_exchange(call);
-    }
+    run_recorded(call, name_of(call.kind), [&] {
+      if (cross_check_) cross_check_->compare(call, epoch_of(protocol_of(call.algorithm)));
+      if (call.kind == Collective::kAllReduce) {
+        run_kernel(call);
+      } else {
+        run_exchange(call);
+      }
+    });
   }
 
   void barrier(void*) override {
-    const auto lock = lock_calls();
-    wait_->begin("barrier", name_of(Algorithm::kOneShotFlag));
-    check_usable();
-    run_kernel({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr});
+    const CollectiveCall call{nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, nullptr};
+    run_recorded(call, "barrier", [&] { run_kernel(call); });
   }
 
-  void check() override { wait_->throw_if_failed(); }
+  void check() override {
+    try {
+      wait_->throw_if_failed();
+    } catch (const std::exception& error) {
+      note_failure(error.what());
+      throw;
+    }
+  }
   void abort(const std::string&) override { wait_->abort_all({ErrorKind::kAborted, rank(), -1}); }
   void announce_error(const std::string& what) override {
     if (!cross_check_ || closed_) return;
@@ -178,6 +182,24 @@ class CpuCommunicator final : public Communicator {
   void close() override { closed_ = true; }
 
  private:
+  const char* device_name() const override { return "cpu"; }
+  int awaited() override { return wait_->awaited(); }
+
+  template <class F>
+  void run_recorded(const CollectiveCall& call, const char* what, F fn) {
+    const auto lock = lock_calls();
+    wait_->begin(what, name_of(call.algorithm));
+    try {
+      check_usable();
+      RecordedCall record(recorder_, call, world_size(), epoch_of(protocol_of(call.algorithm)));
+      fn();
+      record.end(CallState::kDone);
+    } catch (const std::exception& error) {
+      note_failure(error.what());
+      throw;
+    }
+  }
+
   // The other thread's wait may need Python's lock to look at signals, so this one must not sleep with it: asking
   // whether the call is interrupted gives it up.
   std::unique_lock<std::mutex> lock_calls() {

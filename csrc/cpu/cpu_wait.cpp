@@ -22,13 +22,13 @@ uint64_t now_ns() {
   return uint64_t(t.tv_sec) * 1000000000u + uint64_t(t.tv_nsec);
 }
 
+}  // namespace
+
 double warn_after_from_environment() {
   const char* text = std::getenv("LLCOLL_WARN_AFTER");
   const double seconds = text == nullptr ? 0 : std::atof(text);
   return seconds > 0 ? seconds : 30.0;
 }
-
-}  // namespace
 
 CpuWait::CpuWait(const Options& options, std::vector<Control*> controls)
     : rank_(options.rank),

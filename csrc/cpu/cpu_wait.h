@@ -35,6 +35,9 @@ struct AbortWord {
   }
 };
 
+// Seconds after which a wait is warned about: LLCOLL_WARN_AFTER, or 30.
+double warn_after_from_environment();
+
 class CpuWait final : public HostWait {
  public:
   CpuWait(const Options& options, std::vector<Control*> controls);
@@ -42,6 +45,9 @@ class CpuWait final : public HostWait {
   bool wait_on(Patience& patience, int source, uint64_t epoch) override;
   void stop_waiting() override;
   bool aborted() const override { return controls_[rank_]->aborted.load(std::memory_order_acquire) != 0; }
+
+  // Whom this rank has been awaiting for some time, -1: nobody.
+  int awaited() const { return static_cast<int>(controls_[rank_]->awaited.load(std::memory_order_relaxed)) - 1; }
 
   // What is running, for warnings and reports.
   void begin(const char* what, const char* detail) {

@@ -15,6 +15,7 @@
 #include "cuda/launch_plan.h"
 #include "cuda/line_plan.h"
 #include "cuda/link_test.h"
+#include "cuda/monitor.h"
 #include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
 #include "select.h"
@@ -47,11 +48,14 @@ class CudaCommunicator final : public Communicator {
     agree_on_grid(all_gather);
     agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
     self_test(all_gather);
+    agree(all_gather, rank(), "preparing the watchdog", [&] { make_monitor(); });
     if (options_.debug) start_host_check(all_gather);
     selection_ = Selection(options_, topology_);
+    if (world_size() > 1) monitor_->start();
   }
 
   ~CudaCommunicator() override {
+    monitor_.reset();
     if (record_ != nullptr) cudaFreeHost(record_);
     if (event_ != nullptr) cudaEventDestroy(event_);
     for (cudaEvent_t event : timing_) {
@@ -67,13 +71,16 @@ class CudaCommunicator final : public Communicator {
   void run(const CollectiveCall& call) override {
     const std::lock_guard lock(mutex_);
     check_usable();
-    if (host_check_) host_check_->compare(call);
+    RecordedCall record(recorder_, call, world_size(), 0);
+    if (host_check_) compare(call);
     if (call.kind != Collective::kAllReduce) {
       launch_exchange(call);
-      return;
+    } else {
+      order(static_cast<cudaStream_t>(call.stream));
+      launch(call);
     }
-    order(static_cast<cudaStream_t>(call.stream));
-    launch(call);
+    record.set_position(next_launch_);
+    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
   }
 
   void barrier(void* stream) override {
@@ -87,31 +94,36 @@ class CudaCommunicator final : public Communicator {
     if (record.culprit >= static_cast<int>(kUserAbort) - 1) {
       fail(ErrorKind::kAborted, concat("the group's collectives were ended; this is rank ", rank()));
     }
-    fail(ErrorKind::kTimeout, concat("rank ", record.culprit, " did not arrive: rank ", rank(), " waited in ",
-                                     name_of(static_cast<Collective>(record.algorithm >> kKindShift)), " (", algorithm,
-                                     ", epoch ", record.epoch, ", awaited rank ", record.source, ")"));
+    const std::string text = concat("rank ", record.culprit, " did not arrive: rank ", rank(), " waited in ",
+                                    name_of(static_cast<Collective>(record.algorithm >> kKindShift)), " (", algorithm,
+                                    ", epoch ", record.epoch, ", awaited rank ", record.source, ")");
+    note_failure(concat("CollectiveTimeout: ", text));
+    fail(ErrorKind::kTimeout, text);
   }
 
+  // A peer whose memory cannot be written must not keep the others waiting: all are tried, then the error comes out.
   void abort(const std::string&) override {
     if (host_check_) host_check_->abort();
     const DeviceScope scope(memory_.device);
+    cudaError_t error = cudaSuccess;
     for (int r = 0; r < world_size(); ++r) {
-      check_cuda(
-          cudaMemcpyAsync(&control(r)->aborted, &kUserAbort, sizeof(uint32_t), cudaMemcpyHostToDevice, side_stream_),
-          "cudaMemcpyAsync");
+      const cudaError_t result =
+          cudaMemcpyAsync(&control(r)->aborted, &kUserAbort, sizeof(uint32_t), cudaMemcpyHostToDevice, side_stream_);
+      if (result != cudaSuccess) error = result;
     }
-    check_cuda(cudaStreamSynchronize(side_stream_), "cudaStreamSynchronize");
-    if (record_->valid == 0) {
-      record_->culprit = static_cast<int>(kUserAbort) - 1;
-      record_->valid = 1;
-    }
+    const cudaError_t result = cudaStreamSynchronize(side_stream_);
+    note_abort();
+    check_cuda(error != cudaSuccess ? error : result, "telling the peers of an abort");
   }
   void announce_error(const std::string& what) override {
     if (!host_check_ || closed_) return;
     const std::lock_guard lock(mutex_);
     host_check_->announce(what);
   }
-  void close() override { closed_ = true; }
+  void close() override {
+    closed_ = true;
+    if (monitor_) monitor_->stop();
+  }
 
   double time_in_kernel(void* buffer, size_t bytes, Algorithm algorithm, uint32_t iterations) {
     const std::lock_guard lock(mutex_);
@@ -168,6 +180,38 @@ class CudaCommunicator final : public Communicator {
   }
 
  private:
+  const char* device_name() const override { return "cuda"; }
+
+  int awaited() override { return monitor_ ? monitor_->awaited() : -1; }
+  std::vector<CallRecord> recorded_calls() override {
+    std::vector<CallRecord> calls = recorder_.snapshot();
+    if (monitor_) monitor_->complete(calls);
+    return calls;
+  }
+
+  // Behind the last lay_out(), which places the records.
+  void make_monitor() {
+    const Record* records[kNumProtocols];
+    for (int p = 0; p < kNumProtocols; ++p) records[p] = args_[p].scratch.records;
+    monitor_ = std::make_unique<Monitor>(
+        rank(), memory_.device, control(rank()), records, [this] { check(); }, [this] { note_abort(); });
+  }
+
+  void note_abort() {
+    if (record_->valid != 0) return;
+    record_->culprit = static_cast<int>(kUserAbort) - 1;
+    record_->valid = 1;
+  }
+
+  void compare(const CollectiveCall& call) {
+    try {
+      host_check_->compare(call);
+    } catch (const std::exception& error) {
+      note_failure(error.what());
+      throw;
+    }
+  }
+
   cudaEvent_t begin_timing() {
     for (cudaEvent_t& event : timing_) {
       if (event == nullptr) check_cuda(cudaEventCreate(&event), "cudaEventCreate");
@@ -425,6 +469,7 @@ class CudaCommunicator final : public Communicator {
   // The last flag of each pair's ping-pongs: above the self-test's, whose slots they use.
   std::vector<uint64_t> last_ping_ = std::vector<uint64_t>(kMaxRanks, 2 * kNumSelfTestPackets);
   std::mutex mutex_;
+  std::unique_ptr<Monitor> monitor_;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 """llcoll: low-latency collectives for one scale-up domain, as torch.ops.llcoll.*."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,7 @@ __all__ = [
     "broadcast",
     "broadcast_",
     "check",
+    "dump",
     "empty",
     "include_path",
     "init",
@@ -155,6 +157,16 @@ def check(group: Any = None) -> None:
 def abort(group: Any = None, reason: str = "llcoll.abort was called") -> None:
     """Ends all waits of the group's communicator on every rank; later calls raise."""
     find(group).abort(reason)
+
+
+def dump(group: Any = None, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """The group's flight record: the last 256 calls of this rank (docs/failures.md has the fields).
+
+    Waits for nobody, so it may be called from another thread while a call hangs. path: a file to
+    write it to as well, or a folder, where the file gets a name with the rank in it. Of all ranks'
+    files, `python -m llcoll.diagnose FILES` names the first call where the ranks differ.
+    """
+    return find(group).dump(path)
 
 
 def include_path() -> str:

@@ -1,7 +1,11 @@
 """Communicators: one per process group and device type."""
 
 import atexit
+import json
+import os
+import re
 import weakref
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
@@ -105,6 +109,18 @@ class Communicator:
         """Ends all waits on every rank; later calls raise CollectiveAborted."""
         log.warning("%r is aborted: %s", self, reason)
         self._backend.abort(self.group_name, reason)
+
+    def dump(self, path: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+        """llcoll.dump of this communicator."""
+        text = self._backend.flight_record(self.group_name, "llcoll.dump was called")
+        record: dict[str, Any] = json.loads(text)
+        if path is not None:
+            file = Path(path)
+            if file.is_dir():
+                name = re.sub(r"[^\w-]", "_", self.group_name, flags=re.ASCII)[:64]
+                file /= f"llcoll-{name}-{self.device_type}-rank{self.rank}-{os.getpid()}.json"
+            file.write_text(text)
+        return record
 
     def barrier(self) -> None:
         try:
