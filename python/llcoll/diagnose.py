@@ -141,7 +141,7 @@ def _compare(finding: Finding, dumps: dict[int, Dump], world_size: int) -> None:
         for rank in absent:
             dump = dumps[rank]
             before = dump.calls.get(dump.num_calls)
-            what = f", a {describe(before)}: {before['state']}" if before else ""
+            what = f": {describe(before)}: {before['state']}" if before else ""
             finding.lines.append(f"  rank {rank}: its last call is {dump.num_calls}{what}")
         return
     if first > last:
@@ -154,7 +154,7 @@ def _compare(finding: Finding, dumps: dict[int, Dump], world_size: int) -> None:
             finding.call, finding.absent = last, finding.no_dump
             call = dumps[stuck[0]].calls[last]
             finding.lines.append(
-                f"call {last}, a {describe(call)}: {_ranks(stuck)} came to it; of "
+                f"call {last}, {describe(call)}: {_ranks(stuck)} came to it; of "
                 f"{_ranks(finding.no_dump)} nothing is known"
             )
             return
