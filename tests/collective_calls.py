@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jobs_all_reduce import differs, from_bits, poison
+from jobs_all_reduce import as_integers, differs, from_bits, poison
 
 MAX_REPORTS = 8
 ops: Any = torch.ops.llcoll
