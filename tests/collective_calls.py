@@ -1,4 +1,4 @@
-"""Calls of the collectives of one exchange whose bits are known: inputs, arguments, what comes out."""
+"""Calls of the collectives whose bits are known: inputs, arguments, what comes out."""
 
 from __future__ import annotations
 
