@@ -239,10 +239,11 @@ def init(
     chosen = settings.Settings(**answers[exchange.rank])
     communicator = Communicator(process_group, chosen)
     try:
-        communicator.table = tables.choose(
-            chosen.device, chosen.policy, chosen.allow_low_precision, exchange
-        )
-        _make(communicator, exchange)
+        with exchange.guard():
+            communicator.table = tables.choose(
+                chosen.device, chosen.policy, chosen.allow_low_precision, exchange
+            )
+            _make(communicator, exchange)
     except BaseException:
         communicator._backend.unregister(communicator.group_name)
         if communicator.device_type == "cuda":
