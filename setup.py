@@ -43,6 +43,7 @@ from llcoll_libraries import build_libraries, copy_libraries  # noqa: E402
 CPU_ONLY = [
     "ops.cpp",
     "ops_collectives_cpu.cpp",
+    "ops_fused_cpu.cpp",
     "python.cpp",
     "python_front.cpp",
     "python_probe.cpp",

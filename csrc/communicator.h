@@ -62,6 +62,8 @@ struct CollectiveCall {
 void set_interrupt_check(bool (*check)());
 bool interrupted();
 
+struct NormCall;
+
 class Communicator {
  public:
   explicit Communicator(Options options) : options_(std::move(options)) {}
@@ -81,6 +83,10 @@ class Communicator {
 
   // Runs (CPU) or enqueues (CUDA) one call whose algorithm came from resolve().
   virtual void run(const CollectiveCall& call) = 0;
+
+  // An all-reduce whose epilogue is `norm` (norm_call.h), in one launch. False, on every rank alike, where there is no
+  // such kernel: then the caller runs the two one after the other, which gives the same bits.
+  virtual bool try_run_fused(const CollectiveCall& /*call*/, const NormCall& /*norm*/) { return false; }
   virtual void barrier(void* stream) = 0;
 
   // Throws what is pending: CollectiveTimeout, CollectiveAborted. Cheap.

@@ -4,14 +4,10 @@
 #include <cstring>
 #include <mutex>
 
-#if defined(__x86_64__)
-#include <cpuid.h>
-#include <xmmintrin.h>
-#endif
-
 #include "check.h"
 #include "cpu/cpu_wait.h"
 #include "cpu/cross_check.h"
+#include "cpu/isa.h"
 #include "cpu/kernels.h"
 #include "cpu/shm.h"
 #include "exchange_plan.h"
@@ -25,49 +21,24 @@ namespace {
 
 using PlainMemory = HostMemory<false>;
 
-#if defined(__x86_64__)
-// Clang's __builtin_cpu_supports does not know this one.
-bool has_f16c() {
-  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
-}
-#endif
-
 struct KernelTable {
   CpuKernel (*find)(const CpuKernelKey&);
   CpuExchange (*find_exchange)(Collective, const CpuKernelKey&);
 };
 KernelTable kernel_table() {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
-      __builtin_cpu_supports("avx512dq")) {
-    return {avx512::find_cpu_kernel, avx512::find_cpu_exchange};
+  switch (best_isa()) {
+    case Isa::kAvx512:
+      return {avx512::find_cpu_kernel, avx512::find_cpu_exchange};
+    case Isa::kAvx2:
+      return {avx2::find_cpu_kernel, avx2::find_cpu_exchange};
+    default:
+      return {sse2::find_cpu_kernel, sse2::find_cpu_exchange};
   }
-  if (__builtin_cpu_supports("avx2") && has_f16c()) return {avx2::find_cpu_kernel, avx2::find_cpu_exchange};
-  return {sse2::find_cpu_kernel, sse2::find_cpu_exchange};
 #else
   return {plain::find_cpu_kernel, plain::find_cpu_exchange};
 #endif
 }
-
-// Results must not depend on the caller's rounding and flush-to-zero mode: every rank computes the same sums.
-class DefaultFloatMode {
- public:
-#if defined(__x86_64__)
-  DefaultFloatMode() : saved_(_mm_getcsr()) {
-    if ((saved_ & kModeBits) != 0) [[unlikely]]
-      _mm_setcsr(saved_ & ~kModeBits);
-  }
-  ~DefaultFloatMode() {
-    if ((saved_ & kModeBits) != 0) [[unlikely]]
-      _mm_setcsr(saved_);
-  }
-
- private:
-  static constexpr unsigned kModeBits = 0x8000u | 0x6000u | 0x0040u;  // flush, rounding, denormals-are-zero
-  unsigned saved_;
-#endif
-};
 
 constexpr size_t kPage = 4096;
 // Large enough to hide the ready words, small enough that the staging of both ranks stays in a core's L2.

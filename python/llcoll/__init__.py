@@ -29,6 +29,13 @@ from .collectives import (
     reduce_scatter_tensor,
 )
 from .communicator import Communicator, find, group_name_of, init, shutdown
+from .fused import (
+    add_rms_norm,
+    all_reduce_rms_norm,
+    all_reduce_rms_norm_dynamic_fp8,
+    all_reduce_rms_norm_fp8,
+    rms_norm,
+)
 from .memory import empty
 from .plans import plan
 
@@ -41,12 +48,16 @@ __all__ = [
     "Communicator",
     "LlcollError",
     "abort",
+    "add_rms_norm",
     "all_gather",
     "all_gather_into_tensor",
     "all_gather_out",
     "all_reduce",
     "all_reduce_",
     "all_reduce_out",
+    "all_reduce_rms_norm",
+    "all_reduce_rms_norm_dynamic_fp8",
+    "all_reduce_rms_norm_fp8",
     "all_to_all",
     "all_to_all_out",
     "barrier",
@@ -64,6 +75,7 @@ __all__ = [
     "reduce_scatter",
     "reduce_scatter_out",
     "reduce_scatter_tensor",
+    "rms_norm",
     "shutdown",
 ]
 
