@@ -10,7 +10,9 @@
 
 #include "check.h"
 #include "cuda/cuda_check.h"
+#include "cuda/device_scope.h"
 #include "cuda/exchange_launch.h"
+#include "cuda/fused_plan.h"
 #include "cuda/host_check.h"
 #include "cuda/launch_plan.h"
 #include "cuda/line_plan.h"
@@ -23,27 +25,11 @@
 namespace llcoll {
 namespace {
 
-class DeviceScope {
- public:
-  explicit DeviceScope(int device) {
-    check_cuda(cudaGetDevice(&saved_), "cudaGetDevice");
-    if (saved_ != device) check_cuda(cudaSetDevice(device), "cudaSetDevice");
-    changed_ = saved_ != device;
-  }
-  ~DeviceScope() {
-    if (changed_) cudaSetDevice(saved_);
-  }
-
- private:
-  int saved_ = 0;
-  bool changed_ = false;
-};
-
 class CudaCommunicator final : public Communicator {
  public:
   CudaCommunicator(const Options& options, const CudaMemory& memory, const AllGather& all_gather)
       : Communicator(options), memory_(memory) {
-    const DeviceScope scope(memory_.device);
+    const CudaDeviceScope scope(memory_.device);
     topology_.cuda = true;
     agree_on_grid(all_gather);
     agree(all_gather, rank(), "preparing GPU scratch", [&] { prepare(); });
@@ -83,6 +69,25 @@ class CudaCommunicator final : public Communicator {
     record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
   }
 
+  bool try_run_fused(const CollectiveCall& call, const NormCall& norm) override {
+    const std::lock_guard lock(mutex_);
+    const FusedLaunch plan = plan_fused_launch(call, norm, world_size(), layout_, max_channels_);
+    if (plan.kernel == nullptr) return false;
+    check_usable();
+    RecordedCall record(recorder_, call, world_size(), 0);
+    if (host_check_) compare(call);
+    order(static_cast<cudaStream_t>(call.stream));
+    FusedArgs args{args_[plan.protocol], plan.norm};
+    args.base.message = plan.message;
+    args.base.plan = plan.cut;
+    args.base.wait.algorithm = static_cast<int32_t>(call.algorithm);
+    place(plan.protocol, plan.num_channels, args.base.order);
+    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
+    record.set_position(next_launch_);
+    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
+    return true;
+  }
+
   void barrier(void* stream) override {
     run({nullptr, nullptr, 0, DType::kUInt8, ReduceOp::kSum, Algorithm::kOneShotFlag, stream});
   }
@@ -104,7 +109,7 @@ class CudaCommunicator final : public Communicator {
   // A peer whose memory cannot be written must not keep the others waiting: all are tried, then the error comes out.
   void abort(const std::string&) override {
     if (host_check_) host_check_->abort();
-    const DeviceScope scope(memory_.device);
+    const CudaDeviceScope scope(memory_.device);
     cudaError_t error = cudaSuccess;
     for (int r = 0; r < world_size(); ++r) {
       const cudaError_t result =
@@ -137,7 +142,7 @@ class CudaCommunicator final : public Communicator {
                    bytes / unit <= kMaxThreads,
                "in-kernel repetition takes 1 to ", kMaxThreads, " aligned units of ", unit, " bytes, got ", bytes,
                " bytes, ", iterations, " times");
-    const DeviceScope scope(memory_.device);
+    const CudaDeviceScope scope(memory_.device);
     KernelArgs args = args_[protocol];
     args.message = make_message(buffer, buffer, bytes, 2, static_cast<int>(unit), true, true);
     args.op = ReduceOp::kSum;
@@ -159,7 +164,7 @@ class CudaCommunicator final : public Communicator {
     check_usable();
     check_that(peer >= 0 && peer < world_size() && peer != rank() && trips > 0, "ping-pong of rank ", rank(), " with ",
                peer, ", ", trips, " trips");
-    const DeviceScope scope(memory_.device);
+    const CudaDeviceScope scope(memory_.device);
     auto slots = [&](int r) { return reinterpret_cast<Packet*>(memory_.buffers[r] + layout_.test_offset); };
     auto* ns = reinterpret_cast<uint64_t*>(slots(rank()) + kMaxRanks);
     uint64_t taken = 0;
