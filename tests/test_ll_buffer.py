@@ -76,13 +76,14 @@ def test_drawn(
 
 
 @pytest.mark.timeout(400)
-def test_nvcc(tmp_path: Path) -> None:
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_100"])
+def test_nvcc(arch: str, tmp_path: Path) -> None:
     """Templates that nothing instantiates are not compiled by the header tests."""
     nvcc = find_nvcc()
     if nvcc is None:
         pytest.skip("no nvcc (the CUDA toolkit's compiler)")
     source = ROOT / "tests" / "cpp" / "ll_buffer_device.cu"
-    command = [nvcc, "-std=c++20", "-arch=sm_90", "-Werror", "all-warnings"]
+    command = [nvcc, "-std=c++20", f"-arch={arch}", "-Werror", "all-warnings"]
     command += [
         f"-I{ROOT / 'csrc' / 'include'}",
         "-c",
