@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, memcheck, speed-N, speed-collectives-N,
+# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, fused-N, memcheck, speed-N, speed-collectives-N,
 # speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
@@ -78,6 +78,10 @@ done
 
 for num_ranks in 2 4 8 3; do
   part "collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/collectives.py --limit 54
+done
+
+for num_ranks in 2 4 8 3; do
+  part "fused-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/fused.py --limit 54
 done
 
 for num_ranks in 2 4 8 3; do

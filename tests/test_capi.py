@@ -11,8 +11,9 @@ import subprocess
 import zipfile
 from pathlib import Path
 
-import llcoll
 import pytest
+
+import llcoll
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "c"
