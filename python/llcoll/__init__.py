@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from . import _C, _ops
+from . import _C, _ops, backend, compile
 from ._errors import (
     CollectiveAborted,
     CollectiveMismatch,
@@ -60,10 +60,12 @@ __all__ = [
     "all_reduce_rms_norm_fp8",
     "all_to_all",
     "all_to_all_out",
+    "backend",
     "barrier",
     "broadcast",
     "broadcast_",
     "check",
+    "compile",
     "dump",
     "empty",
     "include_path",
