@@ -19,8 +19,8 @@ constexpr const char* kDTypeNames[kNumDTypes] = {"float32",       "float64",    
                                                  "int32",         "int64",       "bool"};
 constexpr const char* kReduceOpNames[kNumReduceOps] = {"sum", "avg", "min", "max", "prod"};
 constexpr const char* kAlgorithmNames[kNumAlgorithms] = {
-    "auto",           "one_shot_ll",   "one_shot_sentinel", "two_shot_ll",       "two_shot_sentinel",
-    "two_shot_ll128", "one_shot_flag", "two_shot_flag",     "two_shot_multimem", "torch"};
+    "auto",          "one_shot_ll",   "one_shot_sentinel", "two_shot_ll", "two_shot_sentinel", "two_shot_ll128",
+    "one_shot_flag", "two_shot_flag", "two_shot_multimem", "torch",       "leaders",           "lanes"};
 
 template <size_t kCount>
 int index_of(const char* const (&names)[kCount], const char* what, const char* text, size_t length) {

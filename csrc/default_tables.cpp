@@ -158,9 +158,16 @@ constexpr bool all_served() {
 }
 static_assert(all_served(), "a machine or a world size has no table");
 
+constexpr const char* kNodesWhy = "measured: docs/scale.md";
+constexpr DefaultTable kNodes{"several nodes", kNodesWhy,
+                              "float32: 16384 leaders, * lanes;"
+                              "float: 16384 leaders, * lanes;"
+                              "integer: 16384 leaders, * lanes"};
+
 }  // namespace
 
 const DefaultTable& default_table(const Topology& topology, int world_size) {
+  if (topology.num_nodes > 1) return kNodes;
   const Entry* entry = std::begin(kEntries);
   while (!serves(*entry, topology.cuda, topology.shares_device, topology.compute_capability, world_size)) ++entry;
   return entry->table;

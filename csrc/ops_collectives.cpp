@@ -51,6 +51,7 @@ std::string list_text(const IntList& list) {
 int64_t read_splits(const IntList& list, const char* what, int num_ranks, int64_t row_elements, size_t* splits) {
   check_that(list.size() == static_cast<size_t>(num_ranks), what, " ", list_text(list), " has ", list.size(),
              " numbers; the group has ", num_ranks, " ranks");
+  check_that(num_ranks <= kMaxRanks, "splits serve groups of at most ", kMaxRanks, " ranks; this one has ", num_ranks);
   int64_t sum = 0;
   for (int p = 0; p < num_ranks; ++p) {
     const int64_t rows = list[p];

@@ -201,7 +201,7 @@ std::vector<std::string> PythonAllGather::operator()(const std::string& own) {
   return result;
 }
 
-Options OptionsText::options() const {
+Options OptionsText::options(int max_ranks) const {
   Options result;
   result.group_name = group_name;
   result.rank = rank;
@@ -215,8 +215,8 @@ Options OptionsText::options() const {
   result.first_epoch = first_epoch;
   result.table = table;
   result.pool_bytes = static_cast<size_t>(pool_bytes);
-  check_that(world_size >= 1 && world_size <= kMaxRanks && rank >= 0 && rank < world_size, "rank ", rank, " of ",
-             world_size, " ranks; at most ", kMaxRanks, " are supported");
+  check_that(world_size >= 1 && world_size <= max_ranks && rank >= 0 && rank < world_size, "rank ", rank, " of ",
+             world_size, " ranks; at most ", max_ranks, " are supported");
   return result;
 }
 
@@ -233,7 +233,7 @@ PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gath
 }
 
 bool add_common(PyObject* module) {
-  for (PyMethodDef* functions : {common_methods, select_methods}) {
+  for (PyMethodDef* functions : {common_methods, select_methods, nodes_methods}) {
     if (PyModule_AddFunctions(module, functions) != 0) return false;
   }
   if (!add_plan_type(module)) return false;

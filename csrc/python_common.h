@@ -70,7 +70,7 @@ struct OptionsText {
   const char* table;
   unsigned long long pool_bytes;
 
-  Options options() const;  // throws LlcollError
+  Options options(int max_ranks = kMaxRanks) const;  // throws LlcollError
 };
 #define LLC_OPTIONS_FORMAT "siipdspKspKsK"
 #define LLC_OPTIONS_ARGS(t)                                                                                            \
@@ -83,7 +83,7 @@ PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gath
 
 // More functions, for measurements and for selection as a pure function: of both modules, of _C, of _cuda.
 extern PyMethodDef select_methods[];
-extern PyMethodDef front_methods[];
+extern PyMethodDef nodes_methods[];
 extern PyMethodDef front_methods[];
 extern PyMethodDef probe_methods[];
 extern PyMethodDef cuda_probe_methods[];

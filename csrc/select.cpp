@@ -28,6 +28,9 @@ Protocol protocol_of(Algorithm algorithm) {
 }
 
 bool supports(Algorithm algorithm, DType dtype, ReduceOp op, const Topology& topology) {
+  const bool spans_nodes = algorithm == Algorithm::kLeaders || algorithm == Algorithm::kLanes;
+  if (topology.num_nodes > 1) return spans_nodes || algorithm == Algorithm::kTorch;
+  if (spans_nodes) return false;
   switch (algorithm) {
     case Algorithm::kOneShotSentinel:
     case Algorithm::kTwoShotSentinel:
@@ -58,6 +61,7 @@ bool is_allowed(Algorithm algorithm, DType dtype, ReduceOp, Policy policy, bool 
 Selection::Selection(const Options& options, const Topology& topology) {
   const Table table =
       parse_table(options.table.empty() ? default_table(topology, options.world_size).rows : options.table);
+  const Algorithm last_resort = topology.num_nodes > 1 ? Algorithm::kLanes : kLastResort;
   for (int d = 0; d < kNumDTypes; ++d) {
     const auto dtype = static_cast<DType>(d);
     const std::vector<TableRow>& wanted = table.rows[static_cast<int>(class_of(dtype))];
@@ -70,7 +74,7 @@ Selection::Selection(const Options& options, const Topology& topology) {
       for (size_t i = 0; i < wanted.size(); ++i) {
         // What serves the next larger messages serves these next best.
         const auto found = std::find_if(wanted.begin() + static_cast<std::ptrdiff_t>(i), wanted.end(), usable);
-        rows_[d][o][i] = {wanted[i].max_bytes, found == wanted.end() ? kLastResort : found->algorithm};
+        rows_[d][o][i] = {wanted[i].max_bytes, found == wanted.end() ? last_resort : found->algorithm};
       }
     }
   }
@@ -86,7 +90,11 @@ Algorithm resolve_algorithm(const Options& options, const Topology& topology, co
   if (wanted == Algorithm::kAuto) return selection(numel * element_bytes(dtype), dtype, op);
   check_that(supports(wanted, dtype, op, topology), "algorithm '", name_of(wanted), "'",
              from_environment ? " (from LLCOLL_ALGORITHM)" : "", " cannot serve ", name_of(op), " of ", name_of(dtype),
-             is_sentinel(wanted) ? ": integers have no spare bit pattern; use one_shot_ll or auto"
+             topology.num_nodes > 1
+                 ? ": the group spans nodes, so it takes leaders, lanes, torch or auto; LLCOLL_ALGORITHM names what "
+                   "runs inside each"
+             : wanted == Algorithm::kLeaders || wanted == Algorithm::kLanes ? ": the group is within one node"
+             : is_sentinel(wanted) ? ": integers have no spare bit pattern; use one_shot_ll or auto"
              : wanted == Algorithm::kTwoShotLl128
                  ? ": it sums float32, float16 and bfloat16 on GPUs of sm_90 or newer that "
                    "are one GPU or joined by NVLink"

@@ -19,6 +19,8 @@ struct Topology {
   int compute_capability = 0;  // CUDA: the smallest over the ranks, 90 for sm_90
   // 128-byte lines are added and read as one between all pairs: one GPU or NVLink, vector red, and room in the scratch.
   bool line_atomics = false;
+  int num_nodes = 1;  // above 1, the group is one of nodes.h
+  int num_lanes = 1;
 };
 
 // True where `algorithm` can serve the type and operator at all (design: sentinel only for floating types, LL128 sums).

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import _ops, _ops_collectives, memory, settings, tables
+from . import _ops, _ops_collectives, memory, settings, spanning, tables, topology
 from ._errors import LlcollError, converted
 from .rendezvous import Exchange, check_same, group_timeout
 
@@ -86,6 +86,14 @@ class Communicator:
         self._group = weakref.ref(group)
         self._backend = _ops.backend(chosen.device)
         self._open = True
+        # Where the group spans nodes: what is below, and where each rank is.
+        self._spanning: spanning.Spanning | None = None
+
+    @property
+    def nodes(self) -> topology.Nodes:
+        """The group's ranks, node by node."""
+        spans = self._spanning
+        return [list(range(self.world_size))] if spans is None else spans.nodes
 
     @property
     def closed(self) -> bool:
@@ -135,10 +143,22 @@ class Communicator:
         self._open = False
         if _communicators.get((self.group_name, self.device_type)) is self:
             del _communicators[self.group_name, self.device_type]
-        self._backend.unregister(self.group_name)
-        if self.device_type == "cuda":
-            memory.release_cuda(self.group_name)
+        self._release()
         log.info("%r", self)
+
+    @property
+    def memory_name(self) -> str:
+        """The group whose symmetric memory serves this one."""
+        return self.group_name if self._spanning is None else self._spanning.inside_name
+
+    def _release(self) -> None:
+        self._backend.unregister(self.group_name)
+        if self._spanning is not None:
+            self._backend.unregister(self._spanning.inside_name)
+        if self.device_type == "cuda":
+            memory.release_cuda(self.memory_name)
+        if self._spanning is not None:
+            self._spanning.release()
 
     def __enter__(self) -> "Communicator":
         return self
@@ -161,24 +181,35 @@ class Communicator:
 
 def _make(communicator: Communicator, exchange: Exchange) -> None:
     chosen = communicator.settings
-    arguments: tuple[Any, ...] = (
+    arguments = spanning.options_of(
         communicator.group_name,
         communicator.rank,
         communicator.world_size,
         communicator.is_default,
-        chosen.timeout,
-        chosen.policy,
-        chosen.allow_low_precision,
-        chosen.scratch_bytes,
-        chosen.algorithm,
-        chosen.debug,
-        chosen.first_epoch,
+        chosen,
         communicator.table.text,
-        chosen.pool_bytes,
     )
     if chosen.device == "cuda":
         arguments += memory.map_cuda(communicator, exchange, arguments)
     exchange.agree(lambda: communicator._backend.create(*arguments, exchange.all_gather))
+
+
+def _find_nodes(
+    group: dist.ProcessGroup, chosen: settings.Settings, exchange: Exchange
+) -> tuple[topology.Nodes, list[str]]:
+    """Told or found, the same on every rank; the hosts' names where they were asked for."""
+    told = os.environ.get("LLCOLL_NODES", "")
+    if not chosen.nodes and not told and exchange.world_size > 1:
+        return topology.find(exchange, chosen.device)
+
+    def read() -> topology.Nodes:
+        if chosen.nodes:
+            return topology.parse(chosen.nodes, exchange.world_size, "nodes")
+        return topology.from_world(told, group) if told else [[0]]
+
+    answers = exchange.agree(read)
+    check_same("init", [{"nodes": answer} for answer in answers])
+    return answers[0], []
 
 
 def init(
@@ -190,6 +221,7 @@ def init(
     allow_low_precision: bool = False,
     scratch_bytes: int | None = None,
     pool_bytes: int | None = None,
+    nodes: Any = None,
 ) -> Communicator:
     """Makes the group's communicator for a device type. Collective over the group.
 
@@ -205,6 +237,10 @@ def init(
     allow_low_precision: lets "fast" add 16-bit types in their own precision.
     scratch_bytes: the budget of memory for messages on their way.
     pool_bytes: memory for tensors of llcoll.empty on CUDA, 64 MiB by default, 0 for none.
+    nodes: which ranks share a node, where that should not be found out: a number of equal nodes,
+        their sizes ([3, 2]) or their ranks ([[0, 2], [1, 3]]). A group of several nodes works over
+        torch.distributed between them (docs/scale.md). LLCOLL_NODES says the same of the default
+        group's ranks ("2", "3+2", "0,2/1,3").
     """
     process_group = _find_process_group(group)
     exchange: Exchange | None = None
@@ -222,6 +258,7 @@ def init(
             scratch_bytes,
             pool_bytes,
             group_timeout(process_group),
+            topology.text_of(nodes),
         )
         return chosen.as_dict()
 
@@ -240,14 +277,18 @@ def init(
     communicator = Communicator(process_group, chosen)
     try:
         with exchange.guard():
-            communicator.table = tables.choose(
-                chosen.device, chosen.policy, chosen.allow_low_precision, exchange
-            )
-            _make(communicator, exchange)
+            found, hosts = _find_nodes(process_group, chosen, exchange)
+            if len(found) > 1:
+                spans = spanning.Spanning(found, communicator.group_name)
+                communicator._spanning = spans
+                spanning.make(communicator, spans, process_group, exchange, hosts)
+            else:
+                communicator.table = tables.choose(
+                    chosen.device, chosen.policy, chosen.allow_low_precision, exchange
+                )
+                _make(communicator, exchange)
     except BaseException:
-        communicator._backend.unregister(communicator.group_name)
-        if communicator.device_type == "cuda":
-            memory.release_cuda(communicator.group_name)
+        communicator._release()
         raise
     _communicators[communicator.group_name, communicator.device_type] = communicator
     _ops_collectives.set_place(

@@ -118,7 +118,7 @@ def empty(
     communicator = find(group, kind) if kind == "cuda" else find_or_none(group, kind)
     if communicator is None or communicator.device_type != "cuda":
         return torch.empty(*size, dtype=dtype, device=device)
-    buffer = _buffers[communicator.group_name]
+    buffer = _buffers[communicator.memory_name]
     wanted = torch.device("cuda" if device is None else device)
     shape = torch.empty(*size, dtype=dtype, device="meta")
     num_bytes = shape.numel() * shape.element_size()

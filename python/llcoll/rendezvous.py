@@ -56,6 +56,22 @@ class Exchange:
         self._step = 0
         self._is_over = False  # every rank has been told of a failure, or is not in step any more
 
+    def among(self, ranks: list[int], name: str) -> "Exchange":
+        """The same between some of the ranks, which this one is of; they count from 0."""
+        other = object.__new__(Exchange)
+        other.rank = ranks.index(self.rank)
+        other.world_size = len(ranks)
+        other.timeout_s = self.timeout_s
+        other._what = f"{self._what}, {name}"
+        other._store = dist.PrefixStore(name, self._store)
+        other._step = 0
+        other._is_over = False
+        return other
+
+    def store(self, name: str) -> dist.Store:
+        """A part of the store for other purposes of this series."""
+        return dist.PrefixStore(name, self._store)
+
     def all_gather(self, payload: bytes) -> list[bytes]:
         """Each rank's payload, in rank order.
 
@@ -150,6 +166,12 @@ class Exchange:
             raise failed
 
         self.agree(again)
+
+    def agree_alike(self, own: Callable[[], T]) -> T:
+        """agree() for what need not travel: this rank's own result."""
+        results: list[T] = []
+        self.agree(lambda: results.append(own()))
+        return results[0]
 
 
 def check_same(what: str, values: list[dict[str, Any]]) -> None:

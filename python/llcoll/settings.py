@@ -28,6 +28,8 @@ class Settings:
     algorithm: str  # LLCOLL_ALGORITHM, or "auto"
     debug: bool
     first_epoch: int  # for tests: just below a counter's wrap
+    nodes: str = ""  # topology.parse; "": found
+    node_chunk_bytes: int = 0  # 0: the default
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,6 +80,7 @@ def resolve(
     scratch_bytes: int | None,
     pool_bytes: int | None,
     group_timeout: float,
+    nodes: str = "",
 ) -> Settings:
     """An argument that is given beats the environment, which beats the default."""
     if timeout is not None:
@@ -113,6 +116,10 @@ def resolve(
         ),
         debug=_choice("LLCOLL_DEBUG", _environment("DEBUG") or "0", ("0", "1")) == "1",
         first_epoch=int(_environment("FIRST_EPOCH") or "0"),
+        nodes=nodes,
+        node_chunk_bytes=round_up(
+            _size("LLCOLL_NODE_CHUNK_BYTES", _environment("NODE_CHUNK_BYTES") or "0", least=0)
+        ),
     )
 
 

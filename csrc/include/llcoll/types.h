@@ -40,8 +40,10 @@ enum class Algorithm : int32_t {
   kTwoShotFlag,
   kTwoShotMultimem,  // the switch adds (NVLink SHARP)
   kTorch,
+  kLeaders,  // of groups that span nodes (nodes.h): one rank of each node talks to the others
+  kLanes,    // each rank of a node talks to its own counterparts
 };
-inline constexpr int kNumAlgorithms = 10;
+inline constexpr int kNumAlgorithms = 12;
 
 inline constexpr int kMaxRanks = 72;
 

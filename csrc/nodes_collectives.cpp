@@ -1,0 +1,320 @@
+// The collectives of a group that spans nodes: each a few collectives of the node and of the engine, chunk by chunk.
+#include <algorithm>
+#include <cstdint>
+
+#include "check.h"
+#include "nodes_communicator.h"
+
+namespace llcoll {
+namespace {
+
+constexpr size_t kGrain = 64;  // units of a lane's part: whole cache lines, whatever the type
+
+size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+// A part of each rank: begin in the tensor that has all, and length.
+struct RankParts {
+  std::vector<size_t> begin;
+  std::vector<size_t> size;
+
+  RankParts(const CollectiveCall& call, const size_t* splits, int num_ranks, size_t unit) {
+    size_t at = 0;
+    for (int r = 0; r < num_ranks; ++r) {
+      size.push_back((splits == nullptr ? call.numel : splits[r]) * unit);
+      begin.push_back(at);
+      at += size.back();
+    }
+    begin.push_back(at);
+  }
+  size_t total() const { return begin.back(); }
+  size_t largest() const { return *std::max_element(size.begin(), size.end()); }
+  // What of rank r's part lies in [from, from + count).
+  size_t within(int r, size_t from, size_t count) const {
+    return size[r] <= from ? 0 : std::min(size[r] - from, count);
+  }
+};
+
+}  // namespace
+
+NodesCommunicator::Cut NodesCommunicator::cut(size_t total, int lanes) {
+  if (lanes == 1) return {total, total};
+  return {round_up((total + lanes - 1) / lanes, kGrain), total};
+}
+
+template <class Start, class Finish>
+void NodesCommunicator::in_chunks(size_t total, size_t chunk, Start&& start, Finish&& finish) {
+  const size_t num_chunks = (total + chunk - 1) / chunk;
+  auto count = [&](size_t c) { return std::min(chunk, total - c * chunk); };
+  auto slot = [](size_t c) { return static_cast<int>(c % NodeScratch::kSlots); };
+  static_assert(NodeScratch::kSlots == 2, "one chunk starts while the one before it is under way");
+  for (size_t c = 0; c <= num_chunks; ++c) {
+    if (c < num_chunks) start(c * chunk, count(c), slot(c));
+    if (c > 0) finish((c - 1) * chunk, count(c - 1), slot(c - 1));
+  }
+}
+
+NodesCommunicator::Reduction NodesCommunicator::reduction_of(const CollectiveCall& call, size_t numel) const {
+  const size_t bytes = numel * element_bytes(call.dtype);
+  return {static_cast<const char*>(call.input),
+          static_cast<char*>(call.output),
+          numel,
+          call.dtype,
+          call.op,
+          lanes_of(call.algorithm),
+          call.stream,
+          plan_crossing(bytes, call.dtype, call.op, map_.num_nodes(), options_.policy)};
+}
+
+void NodesCommunicator::all_reduce(Reduction r) {
+  const size_t unit = r.wire_bytes();
+  const auto num_nodes = static_cast<size_t>(map_.num_nodes());
+  // Parts are rounded up to kGrain, and kOwners pads them to a multiple of the nodes.
+  const size_t slack = kGrain + num_nodes;
+  const size_t received = scratch_.receive / unit / (r.plan.crossing == Crossing::kGather ? num_nodes : 1);
+  const size_t part = std::min(scratch_.chunk / unit, received);
+  check_that(part > slack, "a scratch of ", scratch_.bytes(), " bytes is too small for ", num_nodes, " nodes");
+  const size_t chunk = std::min((part - slack) * static_cast<size_t>(r.lanes), scratch_.chunk / unit);
+  in_chunks(
+      r.numel, chunk, [&](size_t begin, size_t count, int slot) { start_reduction(r, begin, count, slot); },
+      [&](size_t begin, size_t count, int slot) { finish_reduction(r, begin, count, slot); });
+}
+
+// The node's partial result, a part to each lane, and on its way between the nodes.
+void NodesCommunicator::start_reduction(const Reduction& r, size_t begin, size_t count, int slot) {
+  const char* input = r.input + begin * element_bytes(r.dtype);
+  const bool alone = map_.num_local() == 1;
+  if (r.plan.wide) {
+    char* widened = alone ? send(slot) : wide(slot);
+    work_.widen(r.dtype, input, widened, count, r.stream);
+    input = widened;
+  }
+  const ReduceOp op = r.op == ReduceOp::kAvg ? ReduceOp::kSum : r.op;
+  const Cut parts = cut(count, r.lanes);
+  if (alone) {
+    work_.copy(send(slot), input, count * r.wire_bytes(), r.stream);
+  } else if (r.lanes == 1) {
+    inside(Collective::kReduce, input, send(slot), count, r.wire(), op, 0, nullptr, nullptr, r.stream);
+  } else {
+    size_t splits[kMaxRanks] = {};
+    for (int i = 0; i < r.lanes; ++i) splits[i] = parts.count(i);
+    inside(Collective::kReduceScatter, input, send(slot), 0, r.wire(), op, 0, splits, nullptr, r.stream);
+  }
+  const size_t own = map_.local < r.lanes ? parts.count(map_.local) : 0;
+  if (own != 0) start_crossing(r, own, slot);
+}
+
+void NodesCommunicator::finish_reduction(const Reduction& r, size_t begin, size_t count, int slot) {
+  const auto element = static_cast<size_t>(element_bytes(r.dtype));
+  char* output = r.output + begin * element;
+  const Cut parts = cut(count, r.lanes);
+  const size_t own = map_.local < r.lanes ? parts.count(map_.local) : 0;
+  const char* result = own == 0 ? nullptr : finish_crossing(r, own, slot);
+  if (r.lanes == 1) return inside_broadcast(result, output, count * element, 0, r.stream);
+  size_t bytes[kMaxRanks] = {};
+  for (int i = 0; i < r.lanes; ++i) bytes[i] = parts.count(i) * element;
+  inside_gather(result, output, bytes, r.stream);
+}
+
+void NodesCommunicator::start_crossing(const Reduction& r, size_t count, int slot) {
+  EngineCall call{EngineCall::kAllGather,
+                  slot,
+                  scratch_.send_offset(slot),
+                  scratch_.receive_offset(slot),
+                  count * r.wire_bytes(),
+                  r.wire(),
+                  r.op == ReduceOp::kAvg ? ReduceOp::kSum : r.op,
+                  0};
+  if (r.plan.crossing == Crossing::kEngine) {
+    call.kind = EngineCall::kAllReduce;
+    call.count = count;
+  } else if (r.plan.crossing == Crossing::kOwners) {
+    call.kind = EngineCall::kAllToAll;
+    const auto num_nodes = static_cast<size_t>(map_.num_nodes());
+    call.count = (count + num_nodes - 1) / num_nodes * r.wire_bytes();
+  }
+  engine_->start(call);
+}
+
+// Where the finished part lies then.
+const char* NodesCommunicator::finish_crossing(const Reduction& r, size_t count, int slot) {
+  const int num_nodes = map_.num_nodes();
+  auto fold = [&](const char* parts, size_t stride, int num_parts, size_t n, char* out) {
+    work_.fold(r.dtype, r.plan.wide, r.op, parts, stride, num_parts, n, world_size(), out, r.stream);
+  };
+  engine_->wait(slot);
+  switch (r.plan.crossing) {
+    case Crossing::kEngine:
+      fold(send(slot), 0, 1, count, received(slot));
+      return received(slot);
+    case Crossing::kGather:
+      fold(received(slot), count, num_nodes, count, send(slot));
+      return send(slot);
+    case Crossing::kOwners:
+      break;
+  }
+  const size_t piece = (count + num_nodes - 1) / num_nodes;
+  const size_t begin = piece * static_cast<size_t>(map_.node);
+  const size_t own = begin >= count ? 0 : std::min(piece, count - begin);
+  fold(received(slot), piece, num_nodes, own, send(slot));
+  engine_->start({EngineCall::kAllGather, slot, scratch_.send_offset(slot), scratch_.receive_offset(slot),
+                  piece * static_cast<size_t>(element_bytes(r.dtype)), r.dtype, r.op, 0});
+  engine_->wait(slot);
+  return received(slot);
+}
+
+// All-reduces of what fits, of which each rank keeps its own part: an element has the same bits whoever gets it.
+void NodesCommunicator::reduce_scatter(const CollectiveCall& call) {
+  const auto element = static_cast<size_t>(element_bytes(call.dtype));
+  const RankParts parts(call, call.input_splits, world_size(), 1);
+  const auto* input = static_cast<const char*>(call.input);
+  auto* output = static_cast<char*>(call.output);
+  const size_t capacity = NodeScratch::kPacked * scratch_.chunk / element;
+  if (parts.total() <= capacity) {
+    Reduction r = reduction_of(call, parts.total());
+    r.output = packed();
+    all_reduce(r);
+    work_.copy(output, packed() + parts.begin[rank()] * element, parts.size[rank()] * element, call.stream);
+    return;
+  }
+  const size_t chunk = capacity / static_cast<size_t>(world_size());
+  check_that(chunk > 0, "a scratch of ", scratch_.bytes(), " bytes is too small for ", world_size(), " ranks");
+  const size_t largest = parts.largest();
+  for (size_t from = 0; from < largest; from += chunk) {
+    size_t total = 0, own_at = 0;
+    for (int r = 0; r < world_size(); ++r) {
+      const size_t count = parts.within(r, from, chunk);
+      if (r == rank()) own_at = total;
+      work_.copy(packed() + total * element, input + (parts.begin[r] + from) * element, count * element, call.stream);
+      total += count;
+    }
+    Reduction r = reduction_of(call, total);
+    // The crossing is the whole call's: chunks must not differ in their bits.
+    r.plan = reduction_of(call, parts.total()).plan;
+    r.input = r.output = packed();
+    all_reduce(r);
+    work_.copy(output + from * element, packed() + own_at * element, parts.within(rank(), from, chunk) * element,
+               call.stream);
+  }
+}
+
+void NodesCommunicator::reduce(const CollectiveCall& call) {
+  const auto element = static_cast<size_t>(element_bytes(call.dtype));
+  const size_t chunk = NodeScratch::kPacked * scratch_.chunk / element;
+  const bool is_root = call.root == rank();
+  const Reduction whole = reduction_of(call, call.numel);
+  for (size_t begin = 0; begin < call.numel; begin += chunk) {
+    Reduction r = whole;
+    r.numel = std::min(chunk, call.numel - begin);
+    r.input += begin * element;
+    r.output = is_root ? whole.output + begin * element : packed();
+    all_reduce(r);
+  }
+}
+
+// The node's block of a chunk, cut for the lanes; each gets all nodes' pieces, which the node then shares.
+void NodesCommunicator::all_gather(const CollectiveCall& call) {
+  const auto element = static_cast<size_t>(element_bytes(call.dtype));
+  const int lanes = lanes_of(call.algorithm);
+  const auto num_nodes = static_cast<size_t>(map_.num_nodes());
+  const RankParts parts(call, call.output_splits, world_size(), element);
+  const auto* input = static_cast<const char*>(call.input);
+  auto* output = static_cast<char*>(call.output);
+  size_t most_local = 0;
+  for (const std::vector<int>& ranks : map_.nodes) most_local = std::max(most_local, ranks.size());
+  const size_t slack = kGrain * static_cast<size_t>(lanes);
+  const size_t block = std::min(scratch_.chunk, scratch_.receive / num_nodes);
+  check_that(block >= slack + most_local, "a scratch of ", scratch_.bytes(), " bytes is too small for ", num_nodes,
+             " nodes");
+  const size_t chunk = (block - slack) / most_local;
+  auto cut_of = [&](size_t from, size_t count) {
+    size_t largest = 0;
+    for (const std::vector<int>& ranks : map_.nodes) {
+      size_t bytes = 0;
+      for (int r : ranks) bytes += parts.within(r, from, count);
+      largest = std::max(largest, bytes);
+    }
+    return cut(largest, lanes);
+  };
+  auto start = [&](size_t from, size_t count, int slot) {
+    size_t bytes[kMaxRanks] = {};
+    for (int i = 0; i < map_.num_local(); ++i) bytes[i] = parts.within(map_.nodes[map_.node][i], from, count);
+    inside_gather(input + from, wide(slot), bytes, call.stream);
+    const Cut pieces = cut_of(from, count);
+    if (map_.local >= lanes || pieces.part == 0) return;
+    // What lies behind a smaller node's block travels too, and is not looked at.
+    engine_->start({EngineCall::kAllGather, slot,
+                    scratch_.wide_offset(slot) + pieces.part * static_cast<size_t>(map_.local),
+                    scratch_.receive_offset(slot), pieces.part, DType::kUInt8, ReduceOp::kSum, 0});
+  };
+  auto finish = [&](size_t from, size_t count, int slot) {
+    const Cut pieces = cut_of(from, count);
+    if (pieces.part == 0) return;
+    if (map_.local < lanes) engine_->wait(slot);
+    const char* all = received(slot);
+    if (map_.num_local() > 1) {
+      size_t bytes[kMaxRanks] = {};
+      std::fill_n(bytes, lanes, pieces.part * num_nodes);
+      if (lanes == 1) {
+        inside_broadcast(received(slot), gathered(slot), bytes[0], 0, call.stream);
+      } else {
+        inside_gather(received(slot), gathered(slot), bytes, call.stream);
+      }
+      all = gathered(slot);
+    }
+    for (size_t m = 0; m < num_nodes; ++m) {
+      size_t at = 0;  // in the node's block
+      for (int r : map_.nodes[m]) {
+        const size_t length = parts.within(r, from, count);
+        for (size_t done = 0; done < length;) {
+          const size_t lane = (at + done) / pieces.part, inner = (at + done) % pieces.part;
+          const size_t run = std::min(length - done, pieces.part - inner);
+          work_.copy(output + parts.begin[r] + from + done, all + (lane * num_nodes + m) * pieces.part + inner, run,
+                     call.stream);
+          done += run;
+        }
+        at += length;
+      }
+    }
+  };
+  in_chunks(parts.largest(), chunk, start, finish);
+}
+
+// The root's node has the message first; each lane carries a part of it to the others.
+void NodesCommunicator::broadcast(const CollectiveCall& call) {
+  const size_t total = call.numel * static_cast<size_t>(element_bytes(call.dtype));
+  const int lanes = lanes_of(call.algorithm);
+  int root_node = 0, root_local = 0;
+  for (int m = 0; m < map_.num_nodes(); ++m) {
+    for (int i = 0; i < static_cast<int>(map_.nodes[m].size()); ++i) {
+      if (map_.nodes[m][i] == call.root) root_node = m, root_local = i;
+    }
+  }
+  const bool at_root = map_.node == root_node;
+  const auto* input = static_cast<const char*>(call.input);
+  auto* output = static_cast<char*>(call.output);
+  auto start = [&](size_t begin, size_t count, int slot) {
+    if (at_root)
+      inside_broadcast(call.root == rank() ? input + begin : nullptr, output + begin, count, root_local, call.stream);
+    const Cut parts = cut(count, lanes);
+    const size_t own = map_.local < lanes ? parts.count(map_.local) : 0;
+    if (own == 0) return;
+    if (at_root) {
+      const char* from = call.root == rank() ? input : output;
+      work_.copy(send(slot), from + begin + parts.part * static_cast<size_t>(map_.local), own, call.stream);
+    }
+    engine_->start(
+        {EngineCall::kBroadcast, slot, scratch_.send_offset(slot), 0, own, DType::kUInt8, ReduceOp::kSum, root_node});
+  };
+  auto finish = [&](size_t begin, size_t count, int slot) {
+    const Cut parts = cut(count, lanes);
+    if (map_.local < lanes && parts.count(map_.local) != 0) engine_->wait(slot);
+    if (at_root) return;
+    if (lanes == 1) return inside_broadcast(send(slot), output + begin, count, 0, call.stream);
+    size_t bytes[kMaxRanks] = {};
+    for (int i = 0; i < lanes; ++i) bytes[i] = parts.count(i);
+    inside_gather(send(slot), output + begin, bytes, call.stream);
+  };
+  in_chunks(total, scratch_.chunk, start, finish);
+}
+
+}  // namespace llcoll

@@ -1,0 +1,499 @@
+"""Groups that span nodes: the engine between them is torch.distributed, one group per lane."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from . import memory, tables, topology
+from ._errors import LlcollError
+from .board import Board
+from .rendezvous import Exchange
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+log = logging.getLogger("llcoll")
+
+ALGORITHMS = ("leaders", "lanes", "torch")
+"""What serves a group that spans nodes; the other names say what runs inside each node."""
+
+_FOREVER = timedelta(days=10_000)
+_CHUNK = {"cpu": 1 << 20, "cuda": 8 << 20}
+_MAX_CALLS = 512  # prepared calls that an engine remembers
+_POLL_S = 0.05
+_LINK_WORDS = re.compile(
+    r"time.?out|timed out|clos|reset|refused|broken pipe|unreach|abort|no route|peer", re.IGNORECASE
+)
+_SUM, _PRODUCT = dist.ReduceOp.SUM, dist.ReduceOp.PRODUCT
+_GATHER, _ALL_TO_ALL, _ALL_REDUCE, _BROADCAST = range(4)  # nodes.h: EngineCall::Kind
+
+
+def margin(timeout_s: float) -> float:
+    """How much longer than the engine a node's own waits last, so that the engine tells first."""
+    return max(1.0, min(10.0, 0.2 * timeout_s))
+
+
+def node_exchange(exchange: Exchange, nodes: topology.Nodes) -> Exchange:
+    index = next(n for n, node in enumerate(nodes) if exchange.rank in node)
+    return exchange.among(nodes[index], f"node {index}")
+
+
+def _backend_name(group: dist.ProcessGroup, device_type: str) -> str:
+    name = str(group._get_backend(torch.device(device_type)).name())
+    return name.lower()
+
+
+def _lane_group(
+    group: dist.ProcessGroup, lane: list[int], device_type: str, timeout_s: float
+) -> dist.ProcessGroup:
+    """The process group of one lane; `lane` holds ranks of `group`."""
+    of_world = dist.get_process_group_ranks(group)
+    made = dist.new_group(
+        ranks=[of_world[rank] for rank in lane],
+        timeout=timedelta(seconds=timeout_s) if timeout_s > 0 else _FOREVER,
+        backend=_backend_name(group, device_type),
+        use_local_synchronization=True,
+        group_desc="llcoll lane",
+    )
+    assert isinstance(made, dist.ProcessGroup)
+    return made
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where this rank is among the nodes."""
+
+    group_name: str
+    rank: int
+    nodes: topology.Nodes
+    hosts_store: tuple[int, ...]  # nodes that may hold the rendezvous store
+    timeout_s: float
+
+    @property
+    def node(self) -> int:
+        return next(n for n, node in enumerate(self.nodes) if self.rank in node)
+
+    @property
+    def lane(self) -> list[int] | None:
+        index = self.nodes[self.node].index(self.rank)
+        if index >= min(map(len, self.nodes)):
+            return None
+        return [node[index] for node in self.nodes]
+
+    def name(self, node: int) -> str:
+        return f"node {node} ({topology.ranks_text(self.nodes[node])})"
+
+
+class Engine:
+    """What the C++ communicator calls between nodes (nodes.h). Errors are what torch raised."""
+
+    def __init__(
+        self,
+        place: Place,
+        group: dist.ProcessGroup | None,
+        scratch: torch.Tensor,
+        board: Board,
+        store: dist.Store,
+    ) -> None:
+        self._place = place
+        self._group = group
+        self._scratch = scratch
+        self._board = board
+        self._store = store
+        self._works: dict[int, Callable[[], None]] = {}
+        self._calls: dict[tuple[Any, ...], Callable[[], Callable[[], None]]] = {}
+        self._error: str | None = None
+        # Through host memory, where the engine cannot read the GPU's.
+        self._host: torch.Tensor | None = None
+        self._order: list[int] | None = None  # [node]: its rank in the lane's group
+        if group is not None and place.lane is not None:
+            if scratch.is_cuda and _backend_name(group, "cuda") != "nccl":
+                self._host = torch.empty(scratch.numel(), dtype=torch.uint8, pin_memory=True)
+            ranks = sorted(place.lane)
+            order = [ranks.index(rank) for rank in place.lane]
+            self._order = order if order != list(range(len(order))) else None
+
+    def check_ready(self) -> None:
+        """CUDA alone: host memory cannot be exchanged from inside a graph."""
+        if (
+            self._scratch.is_cuda
+            and self._lacks_graphs
+            and torch.cuda.is_current_stream_capturing()
+        ):
+            raise LlcollError(
+                f"group {self._place.group_name!r} spans nodes, and the engine between them is not "
+                "NCCL: its calls cannot be captured in a CUDA graph"
+            )
+
+    @property
+    def _lacks_graphs(self) -> bool:
+        return self._host is not None or self._group is None
+
+    def start(
+        self,
+        kind: int,
+        slot: int,
+        send: int,
+        receive: int,
+        count: int,
+        dtype: str,
+        op: str,
+        root: int,
+    ) -> None:
+        key = (kind, send, receive, count, dtype, op, root)
+        call = self._calls.get(key)
+        if call is None:
+            if len(self._calls) >= _MAX_CALLS:
+                self._calls.clear()
+            call = self._calls[key] = self._prepare(*key)
+        try:
+            self._works[slot] = call()
+        except BaseException as error:
+            self._error = f"{error}"
+            raise
+
+    def wait(self, slot: int) -> None:
+        try:
+            self._works.pop(slot)()
+        except BaseException as error:
+            self._error = f"{error}"
+            raise
+
+    def _prepare(
+        self, kind: int, send: int, receive: int, count: int, dtype: str, op: str, root: int
+    ) -> Callable[[], Callable[[], None]]:
+        """A function that starts the call and returns one that waits for it."""
+        group = self._group
+        assert group is not None, "this rank is in no lane"
+        num_nodes = len(self._place.nodes)
+        memory = self._scratch if self._host is None else self._host
+        sent = count * num_nodes if kind == _ALL_TO_ALL else count
+        if kind == _ALL_REDUCE:
+            sent *= getattr(torch, dtype).itemsize
+        source = memory[send : send + sent]
+        target = memory[receive : receive + count * num_nodes]
+        order = self._order
+        if kind == _ALL_REDUCE:
+            target = source
+            values = source.view(getattr(torch, dtype))
+            reduce_op = _PRODUCT if op == "prod" else _SUM
+            begin = lambda: group.allreduce(values, reduce_op)  # noqa: E731
+        elif kind == _BROADCAST:
+            target = source
+            from_rank = root if order is None else order[root]
+            begin = lambda: group.broadcast(source, from_rank)  # noqa: E731
+        elif kind == _GATHER:
+            into = target if order is None else torch.empty_like(target)
+            begin = lambda: group._allgather_base(into, source)  # noqa: E731
+        else:
+            given = source if order is None else torch.empty_like(source)
+            into = target if order is None else torch.empty_like(target)
+
+            def begin() -> Any:
+                if order is not None:
+                    given.view(num_nodes, count)[order] = source.view(num_nodes, count)
+                return group.alltoall_base(into, given, [], [])
+
+        def finish_order() -> None:
+            if order is not None and kind in (_GATHER, _ALL_TO_ALL):
+                target.view(num_nodes, count)[:] = into.view(num_nodes, count)[order]
+
+        if self._host is None:
+
+            def start() -> Callable[[], None]:
+                work = begin()
+                def wait() -> None:
+                    work.wait()
+                    finish_order()
+
+                return wait
+
+            return start
+
+        on_device = self._scratch[send : send + sent]
+        back = on_device if target is source else self._scratch[receive : receive + target.numel()]
+
+        def start_staged() -> Callable[[], None]:
+            source.copy_(on_device)  # waits for the stream
+            work = begin()
+
+            def wait() -> None:
+                work.wait()
+                finish_order()
+                back.copy_(target)
+
+            return wait
+
+        return start_staged
+
+    def stop(self, reason: str) -> None:
+        """Lets waits of this lane's group end, where its backend can."""
+        del reason
+        if self._group is not None:
+            with contextlib.suppress(RuntimeError, NotImplementedError, AttributeError):
+                self._group.abort()
+
+    def explain(self, error: str) -> str:
+        """The error to raise on this rank, with its class's name in front."""
+        text = self._explained(error)
+        self._board.post(text)
+        log.error("%s", text)
+        return text
+
+    def _explained(self, error: str) -> str:
+        place = self._place
+        if "interrupted" in error:
+            return error
+        here = f"seen by rank {place.rank} of group {place.group_name!r}"
+        patience = margin(place.timeout_s) + 1
+        if self._error is None:
+            # Of this node: a rank of a lane may know more.
+            came_late = re.search(r"CollectiveTimeout: rank (\d+) did not arrive", error)
+            told = self._board.wait(0.5 if came_late else patience)
+            if told is not None:
+                return told
+            if came_late is None:
+                return error
+            who = place.nodes[place.node][int(came_late[1])]
+            text = f"rank {who} of {place.name(place.node)} did not arrive"
+            self._ask(text, 0.5)
+            return f"CollectiveTimeout: {text}, {here} ({error})"
+        said = self._error.strip().splitlines()[0] if self._error.strip() else "no reason"
+        answers = self._ask("", patience)
+        self.stop(error)
+        others = [n for n in range(len(place.nodes)) if n != place.node]
+        if answers is None:
+            holders = [n for n in place.hosts_store if n != place.node]
+            if holders and place.node not in place.hosts_store:
+                names = " or ".join(place.name(n) for n in holders)
+                return (
+                    f"CollectiveTimeout: {names}, with the rendezvous store, cannot be reached; "
+                    f"nothing is known of other nodes; {here} ({said})"
+                )
+            return f"CollectiveTimeout: no other node can be asked who is there; {here} ({said})"
+        known = sorted({text for text in answers.values() if text})
+        silent = [n for n in others if not any(r in answers for r in place.nodes[n])]
+        parts = [*known, *(f"{place.name(n)} cannot be reached" for n in silent)]
+        if parts:
+            return f"CollectiveTimeout: {'; '.join(parts)}; {here} ({said})"
+        kind = "CollectiveTimeout" if _LINK_WORDS.search(said) else "LlcollError"
+        return f"{kind}: an exchange between nodes failed, though all nodes answer; {here} ({said})"
+
+    def _ask(self, own: str, patience: float) -> dict[int, str] | None:
+        """Tells the other nodes that this rank has failed and hears who else has: its text, by
+        rank. None if the store does not answer."""
+        answers: dict[int, str] = {}
+        reached = threading.Event()
+        place = self._place
+        keys = {
+            rank: str(rank)
+            for n, ranks in enumerate(place.nodes)
+            if n != place.node
+            for rank in ranks
+        }
+
+        def ask() -> None:
+            with contextlib.suppress(RuntimeError):
+                store = self._store.clone() if hasattr(self._store, "clone") else self._store
+                store.set(str(place.rank), json.dumps(own))
+                reached.set()
+                deadline = time.monotonic() + patience
+                while time.monotonic() < deadline:
+                    for rank, key in keys.items():
+                        if rank not in answers and store.check([key]):
+                            answers[rank] = json.loads(store.get(key))
+                    silent = [
+                        n
+                        for n, ranks in enumerate(place.nodes)
+                        if n != place.node and not any(r in answers for r in ranks)
+                    ]
+                    if not silent and (time.monotonic() > deadline - patience + 0.5):
+                        return
+                    time.sleep(_POLL_S)
+
+        # A thread of its own: over a dead link the store's client blocks for minutes.
+        thread = threading.Thread(target=ask, name="llcoll ask", daemon=True)
+        thread.start()
+        thread.join(patience + 0.5)
+        return dict(answers) if reached.is_set() else None
+
+
+class Spanning:
+    """What a communicator over several nodes holds besides its own."""
+
+    def __init__(self, nodes: topology.Nodes, group_name: str) -> None:
+        self.nodes = nodes
+        self.inside_name = f"{group_name}/node"
+        self.groups: list[dist.ProcessGroup] = []
+        self.scratch: torch.Tensor | None = None
+        self.engine: Engine | None = None
+
+    def release(self) -> None:
+        """After the backend has forgotten both communicators."""
+        groups, self.groups = self.groups, []
+        for group in groups:
+            # Of a group that failed, a worker may be waiting: torch ends it with the process.
+            failed = self.engine is not None and self.engine._error is not None
+            if group in c10d._world.pg_map and not failed:
+                dist.destroy_process_group(group)
+        self.engine = None
+
+
+def _holds_store(group: dist.ProcessGroup) -> bool:
+    """Whether the rendezvous store's address is this host's."""
+    store = c10d._get_process_group_store(group)
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    host = getattr(store, "host", None)
+    if not isinstance(host, str):
+        return False
+    try:
+        for family, kind, _, _, address in socket.getaddrinfo(host, 0, type=socket.SOCK_DGRAM):
+            with socket.socket(family, kind) as probe, contextlib.suppress(OSError):
+                probe.bind(address)
+                return True
+    except OSError:
+        return False
+    return False
+
+
+@dataclass
+class _Inside:
+    """The node's own communicator, as far as memory.map_cuda looks at it."""
+
+    group_name: str
+    settings: Any
+    _backend: Any
+
+
+def make(
+    communicator: Communicator,
+    spanning: Spanning,
+    group: dist.ProcessGroup,
+    exchange: Exchange,
+    hosts: list[str],
+) -> None:
+    """Makes the communicators of the node and of the whole group in the backend. Collective.
+
+    Where it raises, the caller releases what `spanning` holds.
+    """
+    chosen = communicator.settings
+    backend = communicator._backend
+    nodes = spanning.nodes
+    inner = node_exchange(exchange, nodes)
+    mine = next(node for node in nodes if exchange.rank in node)
+    if exchange.rank == 0:
+        print(topology.describe(communicator.group_name, nodes, hosts), file=sys.stderr, flush=True)
+
+    node_timeout = chosen.timeout + margin(chosen.timeout) if chosen.timeout > 0 else 0.0
+    inside_settings = replace(
+        chosen,
+        timeout=node_timeout,
+        algorithm="auto" if chosen.algorithm in ALGORITHMS else chosen.algorithm,
+    )
+    whole_settings = replace(
+        chosen, algorithm=chosen.algorithm if chosen.algorithm in ALGORITHMS else "auto"
+    )
+    table = exchange.agree_alike(
+        lambda: tables.choose(chosen.device, chosen.policy, chosen.allow_low_precision, inner)
+    )
+    if chosen.device == "cuda" and len(mine) > 1:
+        # Symmetric memory meets over a process group of the node's ranks.
+        pair = _lane_group(group, mine, chosen.device, chosen.timeout)
+        spanning.groups.append(pair)
+        spanning.inside_name = pair.group_name
+    arguments = options_of(
+        spanning.inside_name, inner.rank, inner.world_size, False, inside_settings, table.text
+    )
+
+    def make_inside() -> None:
+        own = arguments
+        if chosen.device == "cuda":
+            part = _Inside(spanning.inside_name, inside_settings, backend)
+            own += memory.map_cuda(part, inner, own)  # type: ignore[arg-type]
+        inner.agree(lambda: backend.create(*own, inner.all_gather))
+
+    exchange.agree_alike(make_inside)
+    holders = exchange.all_gather_json(_holds_store(group))
+    place = Place(
+        communicator.group_name,
+        exchange.rank,
+        nodes,
+        tuple(n for n, node in enumerate(nodes) if any(holders[r] for r in node)),
+        chosen.timeout,
+    )
+    chunk = chosen.node_chunk_bytes or _CHUNK[chosen.device]
+    receive = max(2 * chunk, 4096 * len(nodes))
+
+    def make_whole() -> None:
+        lane = place.lane
+        lane_group = (
+            None if lane is None else _lane_group(group, lane, chosen.device, chosen.timeout)
+        )
+        if lane_group is not None:
+            spanning.groups.append(lane_group)
+        device = (
+            "cpu" if chosen.device == "cpu" else torch.device("cuda", torch.cuda.current_device())
+        )
+        num_bytes = backend.nodes_scratch_bytes(chunk, receive)
+        spanning.scratch = torch.empty(num_bytes, dtype=torch.uint8, device=device)
+        spanning.engine = Engine(
+            place, lane_group, spanning.scratch, board, exchange.store("failures")
+        )
+        node_of = {rank: n for n, node in enumerate(nodes) for rank in node}
+        backend.create_nodes(
+            *options_of(
+                communicator.group_name,
+                exchange.rank,
+                exchange.world_size,
+                communicator.is_default,
+                whole_settings,
+                "",
+            ),
+            spanning.inside_name,
+            [node_of[rank] for rank in range(exchange.world_size)],
+            spanning.scratch.data_ptr(),
+            chunk,
+            receive,
+            spanning.engine,
+            chosen.device == "cuda",
+        )
+
+    board = exchange.agree_alike(lambda: Board(inner))
+    exchange.agree_alike(make_whole)
+
+
+def options_of(
+    group_name: str, rank: int, world_size: int, is_default: bool, chosen: Any, table: str
+) -> tuple[Any, ...]:
+    """The leading arguments of a backend's create functions."""
+    return (
+        group_name,
+        rank,
+        world_size,
+        is_default,
+        chosen.timeout,
+        chosen.policy,
+        chosen.allow_low_precision,
+        chosen.scratch_bytes,
+        chosen.algorithm,
+        chosen.debug,
+        chosen.first_epoch,
+        table,
+        chosen.pool_bytes,
+    )
