@@ -29,7 +29,9 @@ struct Options {
   bool debug = false;                   // LLCOLL_DEBUG=1 on every rank
   uint64_t first_epoch = 0;             // tests start just below a wrap
   std::string table;                    // selection (table.h), the same on every rank; empty: the built-in one
-  int device_index = 0;                 // CUDA: the device of the scratch and of every tensor
+  // CPU waits sleep early instead of yielding: what is awaited takes longer than a wake-up, and needs the core.
+  bool patient = false;
+  int device_index = 0;  // CUDA: the device of the scratch and of every tensor
 };
 
 // One call over contiguous elements. Pointers may be unaligned. `stream` is a cudaStream_t, ignored on CPU.

@@ -8,7 +8,7 @@ namespace llcoll {
 namespace {
 
 // create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
-//        debug, first_epoch, table, pool_bytes, all_gather)
+//        debug, first_epoch, table, pool_bytes, patient, all_gather)
 PyObject* create(PyObject*, PyObject* args) {
   OptionsText text;
   PyObject* callable = nullptr;

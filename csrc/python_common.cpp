@@ -215,6 +215,7 @@ Options OptionsText::options(int max_ranks) const {
   result.first_epoch = first_epoch;
   result.table = table;
   result.pool_bytes = static_cast<size_t>(pool_bytes);
+  result.patient = patient != 0;
   check_that(world_size >= 1 && world_size <= max_ranks && rank >= 0 && rank < world_size, "rank ", rank, " of ",
              world_size, " ranks; at most ", max_ranks, " are supported");
   return result;

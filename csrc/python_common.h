@@ -69,13 +69,14 @@ struct OptionsText {
   unsigned long long first_epoch;
   const char* table;
   unsigned long long pool_bytes;
+  int patient;
 
   Options options(int max_ranks = kMaxRanks) const;  // throws LlcollError
 };
-#define LLC_OPTIONS_FORMAT "siipdspKspKsK"
+#define LLC_OPTIONS_FORMAT "siipdspKspKsKp"
 #define LLC_OPTIONS_ARGS(t)                                                                                            \
   &(t).group_name, &(t).rank, &(t).world_size, &(t).is_default, &(t).timeout_s, &(t).policy, &(t).allow_low_precision, \
-      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch, &(t).table, &(t).pool_bytes
+      &(t).scratch_bytes, &(t).algorithm, &(t).debug, &(t).first_epoch, &(t).table, &(t).pool_bytes, &(t).patient
 
 // Runs `make` without Python's lock, registers what it returns. None, or null with the Python error set.
 PyObject* create_and_register(const OptionsText& text, PythonAllGather& all_gather,

@@ -32,7 +32,7 @@ bool read_addresses(PyObject* list, std::vector<uint64_t>& addresses) {
 }
 
 // create(group_name, rank, world_size, is_default, timeout, policy, allow_low_precision, scratch_bytes, algorithm,
-//        debug, first_epoch, table, pool_bytes, device, buffers, multicast, bytes, all_gather)
+//        debug, first_epoch, table, pool_bytes, patient, device, buffers, multicast, bytes, all_gather)
 PyObject* create(PyObject*, PyObject* args) {
   OptionsText text;
   CudaMemory memory;

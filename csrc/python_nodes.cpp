@@ -94,7 +94,7 @@ class PythonEngine final : public Engine {
   bool needs_check_;
 };
 
-// create_nodes(group_name, ..., pool_bytes, inside_name, node_of, scratch_address, chunk, receive, engine,
+// create_nodes(group_name, ..., patient, inside_name, node_of, scratch_address, chunk, receive, engine,
 // needs_check): node_of[r] says which ranks share a node; the scratch must outlive the communicator; `engine` is
 // nodes.Engine.
 PyObject* create_nodes(PyObject*, PyObject* args) {

@@ -14,6 +14,7 @@ namespace {
 
 constexpr uint64_t kUs = 1000;
 constexpr uint64_t kMs = 1000 * kUs;
+constexpr uint64_t kPatientNs = 50 * kUs;
 constexpr double kGraceSeconds = 0.2;  // in which waiting ranks publish whom they await
 
 uint64_t now_ns() {
@@ -34,6 +35,7 @@ CpuWait::CpuWait(const Options& options, std::vector<Control*> controls)
     : rank_(options.rank),
       world_size_(options.world_size),
       timeout_s_(options.timeout_s),
+      sleep_after_ns_(options.patient ? kPatientNs : 1000 * kMs),
       warn_after_s_(warn_after_from_environment()),
       controls_(std::move(controls)) {
   oversubscribed_ = world_size_ > sysconf(_SC_NPROCESSORS_ONLN);
@@ -49,8 +51,8 @@ bool CpuWait::wait_on(Patience& patience, int source, uint64_t epoch) {
   const uint64_t waited = now - patience.start_ns;
   // A spinning rank may hold the very core that the awaited one needs.
   if (oversubscribed_ || waited > 20 * kUs) sched_yield();
+  if (waited > sleep_after_ns_) usleep(50);
   if (waited < kMs) return true;
-  if (waited > 1000 * kMs) usleep(50);
   // Again each time: of a batch of sources, the one that is still missing changes.
   patience.published = true;
   controls_[rank_]->awaited.store(static_cast<uint32_t>(source + 1), std::memory_order_release);

@@ -65,6 +65,7 @@ class CpuWait final : public HostWait {
   int rank_;
   int world_size_;
   double timeout_s_;
+  uint64_t sleep_after_ns_;
   double warn_after_s_;
   bool oversubscribed_;
   std::vector<Control*> controls_;

@@ -217,6 +217,7 @@ class Engine:
 
             def start() -> Callable[[], None]:
                 work = begin()
+
                 def wait() -> None:
                     work.wait()
                     finish_order()
@@ -418,7 +419,7 @@ def make(
         spanning.groups.append(pair)
         spanning.inside_name = pair.group_name
     arguments = options_of(
-        spanning.inside_name, inner.rank, inner.world_size, False, inside_settings, table.text
+        spanning.inside_name, inner.rank, inner.world_size, False, inside_settings, table.text, True
     )
 
     def make_inside() -> None:
@@ -479,7 +480,13 @@ def make(
 
 
 def options_of(
-    group_name: str, rank: int, world_size: int, is_default: bool, chosen: Any, table: str
+    group_name: str,
+    rank: int,
+    world_size: int,
+    is_default: bool,
+    chosen: Any,
+    table: str,
+    patient: bool = False,
 ) -> tuple[Any, ...]:
     """The leading arguments of a backend's create functions."""
     return (
@@ -496,4 +503,5 @@ def options_of(
         chosen.first_epoch,
         table,
         chosen.pool_bytes,
+        patient,
     )
