@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, fused-N, memcheck, speed-N, speed-collectives-N,
-# speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a word selects all parts that begin with it.
+# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N, memcheck, speed-N,
+# speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a word selects all
+# parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -97,6 +98,9 @@ if [ -e $examples ]; then
       --library $examples
   done
 fi
+
+part nodes-4 60 "${launch[@]}" 4 --timeout 57 tests/gpu/nodes.py --nodes 2
+part nodes-3 60 "${launch[@]}" 3 --timeout 57 tests/gpu/nodes.py --nodes 2+1
 
 # Loading every kernel at start would have the checker patch all of torch. It may refuse MPS: then the ranks take turns.
 lazy=(env CUDA_MODULE_LOADING=LAZY)

@@ -265,7 +265,8 @@ class Engine:
         if self._error is None:
             # Of this node: a rank of a lane may know more.
             came_late = re.search(r"CollectiveTimeout: rank (\d+) did not arrive", error)
-            told = self._board.wait(0.5 if came_late else patience)
+            # That rank asks for as long, and its store may take a while to give up.
+            told = self._board.wait(0.5 if came_late else patience + 3)
             if told is not None:
                 return told
             if came_late is None:
