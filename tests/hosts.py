@@ -33,8 +33,8 @@ def why_not() -> str | None:
     name = f"{PREFIX}-{os.getpid()}-try"
     try:
         ip("netns", "add", name)
-        ip("-n", name, "link", "add", "a", "type", "veth", "peer", "name", "b")
-        ip("-n", name, "link", "add", "c", "type", "bridge")
+        ip("-n", name, "link", "add", "name", "a", "type", "veth", "peer", "name", "b")
+        ip("-n", name, "link", "add", "name", "c", "type", "bridge")
     except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
         return str(error)
     finally:
@@ -76,7 +76,7 @@ class Hosts:
                 self._add_relay(relay, delay_us)
                 return
             ip("netns", "add", self._hub)
-            ip("-n", self._hub, "link", "add", "hub", "type", "bridge")
+            ip("-n", self._hub, "link", "add", "name", "hub", "type", "bridge")
             ip("-n", self._hub, "link", "set", "hub", "up")
             for host in range(count):
                 self._add(host)
@@ -93,7 +93,7 @@ class Hosts:
     def _add(self, host: int) -> None:
         name, port = self.name(host), f"port{host}"
         ip("netns", "add", name)
-        ip("-n", name, "link", "add", "net0", "type", "veth", "peer", "name", port)
+        ip("-n", name, "link", "add", "name", "net0", "type", "veth", "peer", "name", port)
         ip("-n", name, "link", "set", port, "netns", self._hub)
         ip("-n", self._hub, "link", "set", port, "master", "hub", "up")
         ip("-n", name, "addr", "add", f"{self.address(host)}/24", "dev", "net0")
@@ -154,6 +154,8 @@ class Hosts:
         command += ["--nproc-per-node", str(num_ranks), "--rdzv-backend", "c10d"]
         command += ["--rdzv-endpoint", f"{self.address(0)}:29400", "--rdzv-id", "llcoll"]
         command += ["--local-addr", self.address(host), "--max-restarts", "0"]
+        # By the machine's name, which all hosts have, nobody would know that the endpoint is here.
+        command += ["--rdzv-conf", f"is_host={int(host == 0)}"]
         return self.start(host, [*command, *script], log, env)
 
     def close(self) -> None:
