@@ -9,6 +9,14 @@
 namespace llcoll {
 namespace {
 
+#ifdef USE_CUDA
+constexpr const char* kDeviceName = "cuda";
+constexpr CallState kEnds = CallState::kEnqueued;
+#else
+constexpr const char* kDeviceName = "cpu";
+constexpr CallState kEnds = CallState::kDone;
+#endif
+
 Topology topology_of(const NodeMap& map) {
   Topology topology;
   topology.num_nodes = map.num_nodes();
@@ -79,11 +87,18 @@ void NodesCommunicator::guarded(F&& f) {
   // First, so that this node's other ranks stop waiting inside and ask as well.
   inside_->abort(error);
   failure_ = engine_->explain(error);
+  note_failure(failure_);
   throw std::runtime_error(std::string(failure_));
 }
 
+const char* NodesCommunicator::device_name() const { return kDeviceName; }
+
 void NodesCommunicator::run(const CollectiveCall& call) {
-  guarded([&] { dispatch(call); });
+  guarded([&] {
+    RecordedCall record(recorder_, call, world_size(), 0);
+    dispatch(call);
+    record.end(kEnds);
+  });
 }
 
 void NodesCommunicator::barrier(void* stream) {

@@ -21,6 +21,9 @@ class NodesCommunicator final : public Communicator {
   void announce_error(const std::string& what) override { inside_->announce_error(what); }
   void close() override;
 
+ protected:
+  const char* device_name() const override;
+
  private:
   // A reduction of `numel` elements of all ranks into `output` on each; `lanes`: how many ranks of a node talk to the
   // other nodes.
