@@ -233,3 +233,24 @@ def test_surface_check_sees_changes(tmp_path: Path) -> None:
         "all_reduce takes ['input_', 'stream']",
     ):
         assert part in text
+
+
+@pytest.mark.timeout(600)
+def test_tp_decode(vllm_env: Any) -> None:
+    """examples/tp_decode.py, with the transformers of vLLM's environment: 2 ranks, one's tokens."""
+    process = vllm_env(
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        ROOT / "examples/tp_decode.py",
+        "--reduce",
+        "llcoll",
+        "torch",
+        "none",
+    )
+    (line,) = [x for x in finish(process, 200).splitlines() if x.startswith("RESULT ")]
+    result = json.loads(line.removeprefix("RESULT "))
+    assert len(set(result["tokens"])) > 10
+    assert result["llcoll"]["same tokens"] and result["torch"]["same tokens"]
+    assert not result["none"]["same tokens"]  # a reduction that is left out shows

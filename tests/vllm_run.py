@@ -125,7 +125,9 @@ class Extension:
 
     def use_reduction(self, which: str) -> None:
         communicator = self._tp().device_communicator
-        if which == "none":
+        if which == "chosen":
+            vars(communicator).pop("all_reduce", None)
+        elif which == "none":
             communicator.all_reduce = lambda x: x
         elif hasattr(communicator, "ca_comm"):
             communicator.ca_comm.disabled = True
@@ -138,12 +140,38 @@ class Extension:
         tp = self._tp()
         x = torch.zeros(rows, HIDDEN)
         figures = []
-        for _ in range(15):
+        for _ in range(5):
             start = time.perf_counter()
             for _ in range(calls):
                 x = tp.all_reduce(x)
             figures.append((time.perf_counter() - start) / calls * 1e6)
         return figures
+
+
+def measure(engine: Any, generate: Any, tp: int) -> dict[str, Any]:
+    """Medians of alternating rounds; a call lasts until the slower rank has it."""
+    ways = ("chosen", "stock") if tp > 1 else ("chosen",)
+    rates: dict[str, list[float]] = {which: [] for which in ways}
+    calls: dict[str, dict[int, list[float]]] = {which: {} for which in ways}
+    generate()
+    for _ in range(5):
+        for which in ways:
+            engine.collective_rpc("use_reduction", args=(which,))
+            for _ in range(3):
+                start = time.perf_counter()
+                generate()
+                rates[which].append(len(PROMPTS) * MAX_TOKENS / (time.perf_counter() - start))
+            for rows in (1, 16, 256) if tp > 1 else ():
+                figures = engine.collective_rpc("time_all_reduce", args=(rows, 200))
+                slower = [max(both) for both in zip(*figures, strict=True)]
+                calls[which].setdefault(rows * HIDDEN * 4, []).extend(slower)
+    return {
+        which: {
+            "tokens_per_s": statistics.median(rates[which]),
+            "us": {size: statistics.median(values) for size, values in calls[which].items()},
+        }
+        for which in ways
+    }
 
 
 def main() -> None:
@@ -176,29 +204,17 @@ def main() -> None:
         return [list(output.outputs[0].token_ids) for output in outputs]
 
     result: dict[str, Any] = {"workers": engine.collective_rpc("describe"), "runs": {}}
-    for which in ("chosen", "stock", "none") if args.tp > 1 else ("chosen",):
-        if which != "chosen":
-            engine.collective_rpc("use_reduction", args=(which,))
-        run = result["runs"][which] = {}
-        if args.time and which != "none":
-            generate()
-            rates = []
-            for _ in range(9):
-                start = time.perf_counter()
-                generate()
-                rates.append(len(PROMPTS) * MAX_TOKENS / (time.perf_counter() - start))
-            run["tokens_per_s"] = statistics.median(rates)
-            run["us"] = {}
-            for rows in (1, 16, 256) if args.tp > 1 else ():
-                # A call lasts until the slower rank has it.
-                figures = engine.collective_rpc("time_all_reduce", args=(rows, 200))
-                slower = [max(both) for both in zip(*figures, strict=True)]
-                run["us"][rows * HIDDEN * 4] = statistics.median(slower)
-        else:
-            if which == "chosen":
-                engine.collective_rpc("start_counting")
-            run["tokens"] = generate()
-            run["counts"] = engine.collective_rpc("take_counts")
+    if args.time:
+        result["runs"] = measure(engine, generate, args.tp)
+    else:
+        engine.collective_rpc("start_counting")
+        for which in ("chosen", "stock", "none") if args.tp > 1 else ("chosen",):
+            if which != "chosen":
+                engine.collective_rpc("use_reduction", args=(which,))
+            result["runs"][which] = {
+                "tokens": generate(),
+                "counts": engine.collective_rpc("take_counts"),
+            }
     print("RESULT " + json.dumps(result), flush=True)
 
 
