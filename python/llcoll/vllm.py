@@ -11,8 +11,9 @@ Where llcoll cannot serve, the stock class goes on as if llcoll were not there.
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
@@ -95,9 +96,9 @@ def _is_tp(unique_name: str) -> bool:
     return unique_name.partition(":")[0] == "tp"
 
 
-def _name_of_cpu_group(group: Any) -> str | None:
-    """What vLLM calls the coordinator that owns this process group."""
-    parallel_state = import_module("vllm.distributed.parallel_state")
+def _name_of_cpu_group(group: Any, module: str) -> str | None:
+    """What the engine calls the coordinator that owns this process group."""
+    parallel_state = import_module(module)
     for name, reference in parallel_state._groups.items():
         coordinator = reference()
         if coordinator is not None and getattr(coordinator, "cpu_group", None) is group:
@@ -109,8 +110,23 @@ def _policy() -> str:
     return "invariant" if os.environ.get("VLLM_BATCH_INVARIANT") == "1" else "fast"
 
 
-def make_custom_all_reduce(stock: Any) -> Any:
-    """A subclass of vLLM's CustomAllreduce, whatever its release's signatures."""
+@dataclass(frozen=True)
+class Host:
+    """The engine whose class is replaced: vLLM, or SGLang, whose classes came from it."""
+
+    parallel_state: str  # the module that lists the groups
+    max_bytes: str  # the variable that limits what llcoll serves
+    logger: Callable[[], Any]
+    policy: Callable[[], str]
+    # Where llcoll refuses, the subclass becomes the stock class; else its maker looks further.
+    becomes_stock: bool
+
+
+VLLM = Host("vllm.distributed.parallel_state", "LLCOLL_VLLM_MAX_BYTES", _logger, _policy, True)
+
+
+def make_custom_all_reduce(stock: Any, host: Host = VLLM) -> Any:
+    """A subclass of the engine's CustomAllreduce, whatever its release's signatures."""
 
     class LlcollCustomAllreduce(stock):
         is_llcoll = True
@@ -125,24 +141,26 @@ def make_custom_all_reduce(stock: Any) -> Any:
             if reason is None:
                 return
             if reason:
-                _logger().warning("llcoll does not serve the TP group: %s", reason)
-            super().__init__(group, device, *args, **kwargs)
+                host.logger().warning("llcoll does not serve the TP group: %s", reason)
+            if host.becomes_stock:
+                super().__init__(group, device, *args, **kwargs)
 
         def _take_over(self, group: Any, device: Any) -> str | None:
             """None if llcoll serves the group, else why not; empty where it is not ours to ask."""
-            name = _name_of_cpu_group(group)
+            name = _name_of_cpu_group(group, host.parallel_state)
             if name is None or not _is_tp(name) or group.size() == 1:
                 return ""
             device = torch.device("cuda", device) if isinstance(device, int) else device
             self.device = torch.device(device)
             try:
                 self._limit = settings._size(
-                    "LLCOLL_VLLM_MAX_BYTES",
-                    os.environ.get("LLCOLL_VLLM_MAX_BYTES") or DEFAULT_MAX_BYTES,
+                    host.max_bytes, os.environ.get(host.max_bytes) or DEFAULT_MAX_BYTES
                 )
                 self._made = communicators.find_or_none(group, self.device.type) is None
                 # It succeeds on every rank of the group or on none, so all take the same way.
-                self._llcoll = communicators.init(group, device=self.device.type, policy=_policy())
+                self._llcoll = communicators.init(
+                    group, device=self.device.type, policy=host.policy()
+                )
             except LlcollError as error:
                 return str(error)
             self._serves: dict[tuple[int, torch.dtype], bool] = {}
@@ -152,7 +170,7 @@ def make_custom_all_reduce(stock: Any) -> Any:
             self.max_size = self._limit
             self.fully_connected = True  # what llcoll needs is checked by its init
             self.disabled = False
-            _logger().info(
+            host.logger().info(
                 "llcoll serves group %s up to %d bytes: %r", name, self._limit, self._llcoll
             )
             return None
