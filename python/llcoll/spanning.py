@@ -58,17 +58,34 @@ def _backend_name(group: dist.ProcessGroup, device_type: str) -> str:
     return name.lower()
 
 
-def _lane_group(
-    group: dist.ProcessGroup, lane: list[int], device_type: str, timeout_s: float
-) -> dist.ProcessGroup:
-    """The process group of one lane; `lane` holds ranks of `group`."""
+def _limit(timeout_s: float) -> timedelta:
+    return timedelta(seconds=timeout_s) if timeout_s > 0 else _FOREVER
+
+
+def _lane_engine(
+    store: dist.Store, node: int, num_nodes: int, backend: str, timeout_s: float
+) -> Any:
+    """torch.distributed's engine for one lane, whose ranks are the nodes.
+
+    Not a process group of torch's registry: names there are drawn from counts that differ between
+    ranks which are in different numbers of groups. CPU groups of any backend get Gloo.
+    """
+    if backend == "nccl":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = _limit(timeout_s)
+        return dist.ProcessGroupNCCL(store, node, num_nodes, options)
+    return dist.ProcessGroupGloo(store, node, num_nodes, _limit(timeout_s))
+
+
+def _node_group(group: dist.ProcessGroup, ranks: list[int], timeout_s: float) -> dist.ProcessGroup:
+    """CUDA: symmetric memory meets over a named process group of the node's ranks."""
     of_world = dist.get_process_group_ranks(group)
     made = dist.new_group(
-        ranks=[of_world[rank] for rank in lane],
-        timeout=timedelta(seconds=timeout_s) if timeout_s > 0 else _FOREVER,
-        backend=_backend_name(group, device_type),
+        ranks=[of_world[rank] for rank in ranks],
+        timeout=_limit(timeout_s),
+        backend=_backend_name(group, "cuda"),
         use_local_synchronization=True,
-        group_desc="llcoll lane",
+        group_desc="llcoll node",
     )
     assert isinstance(made, dist.ProcessGroup)
     return made
@@ -89,11 +106,9 @@ class Place:
         return next(n for n, node in enumerate(self.nodes) if self.rank in node)
 
     @property
-    def lane(self) -> list[int] | None:
+    def lane(self) -> int | None:
         index = self.nodes[self.node].index(self.rank)
-        if index >= min(map(len, self.nodes)):
-            return None
-        return [node[index] for node in self.nodes]
+        return index if index < min(map(len, self.nodes)) else None
 
     def name(self, node: int) -> str:
         return f"node {node} ({topology.ranks_text(self.nodes[node])})"
@@ -105,7 +120,8 @@ class Engine:
     def __init__(
         self,
         place: Place,
-        group: dist.ProcessGroup | None,
+        group: Any,
+        through_host: bool,
         scratch: torch.Tensor,
         board: Board,
         store: dist.Store,
@@ -120,13 +136,9 @@ class Engine:
         self._error: str | None = None
         # Through host memory, where the engine cannot read the GPU's.
         self._host: torch.Tensor | None = None
-        self._order: list[int] | None = None  # [node]: its rank in the lane's group
-        if group is not None and place.lane is not None:
-            if scratch.is_cuda and _backend_name(group, "cuda") != "nccl":
-                self._host = torch.empty(scratch.numel(), dtype=torch.uint8, pin_memory=True)
-            ranks = sorted(place.lane)
-            order = [ranks.index(rank) for rank in place.lane]
-            self._order = order if order != list(range(len(order))) else None
+        self._lacks_graphs = through_host
+        if through_host and group is not None:
+            self._host = torch.empty(scratch.numel(), dtype=torch.uint8, pin_memory=True)
 
     def check_ready(self) -> None:
         """CUDA alone: host memory cannot be exchanged from inside a graph."""
@@ -139,10 +151,6 @@ class Engine:
                 f"group {self._place.group_name!r} spans nodes, and the engine between them is not "
                 "NCCL: its calls cannot be captured in a CUDA graph"
             )
-
-    @property
-    def _lacks_graphs(self) -> bool:
-        return self._host is not None or self._group is None
 
     def start(
         self,
@@ -187,31 +195,22 @@ class Engine:
             sent *= getattr(torch, dtype).itemsize
         source = memory[send : send + sent]
         target = memory[receive : receive + count * num_nodes]
-        order = self._order
         if kind == _ALL_REDUCE:
             target = source
             values = source.view(getattr(torch, dtype))
-            reduce_op = _PRODUCT if op == "prod" else _SUM
-            begin = lambda: group.allreduce(values, reduce_op)  # noqa: E731
+            options = dist.AllreduceOptions()
+            options.reduceOp = _PRODUCT if op == "prod" else _SUM  # type: ignore[assignment]
+            begin = lambda: group.allreduce([values], options)  # noqa: E731
         elif kind == _BROADCAST:
             target = source
-            from_rank = root if order is None else order[root]
-            begin = lambda: group.broadcast(source, from_rank)  # noqa: E731
+            from_root = dist.BroadcastOptions()
+            from_root.rootRank = root
+            from_root.rootTensor = 0
+            begin = lambda: group.broadcast([source], from_root)  # noqa: E731
         elif kind == _GATHER:
-            into = target if order is None else torch.empty_like(target)
-            begin = lambda: group._allgather_base(into, source)  # noqa: E731
+            begin = lambda: group._allgather_base(target, source)  # noqa: E731
         else:
-            given = source if order is None else torch.empty_like(source)
-            into = target if order is None else torch.empty_like(target)
-
-            def begin() -> Any:
-                if order is not None:
-                    given.view(num_nodes, count)[order] = source.view(num_nodes, count)
-                return group.alltoall_base(into, given, [], [])
-
-        def finish_order() -> None:
-            if order is not None and kind in (_GATHER, _ALL_TO_ALL):
-                target.view(num_nodes, count)[:] = into.view(num_nodes, count)[order]
+            begin = lambda: group.alltoall_base(target, source, [], [])  # noqa: E731
 
         if self._host is None:
 
@@ -220,7 +219,6 @@ class Engine:
 
                 def wait() -> None:
                     work.wait()
-                    finish_order()
 
                 return wait
 
@@ -235,7 +233,6 @@ class Engine:
 
             def wait() -> None:
                 work.wait()
-                finish_order()
                 back.copy_(target)
 
             return wait
@@ -349,9 +346,7 @@ class Spanning:
         """After the backend has forgotten both communicators."""
         groups, self.groups = self.groups, []
         for group in groups:
-            # Of a group that failed, a worker may be waiting: torch ends it with the process.
-            failed = self.engine is not None and self.engine._error is not None
-            if group in c10d._world.pg_map and not failed:
+            if group in c10d._world.pg_map:
                 dist.destroy_process_group(group)
         self.engine = None
 
@@ -415,8 +410,7 @@ def make(
         lambda: tables.choose(chosen.device, chosen.policy, chosen.allow_low_precision, inner)
     )
     if chosen.device == "cuda" and len(mine) > 1:
-        # Symmetric memory meets over a process group of the node's ranks.
-        pair = _lane_group(group, mine, chosen.device, chosen.timeout)
+        pair = _node_group(group, mine, chosen.timeout)
         spanning.groups.append(pair)
         spanning.inside_name = pair.group_name
     arguments = options_of(
@@ -443,19 +437,29 @@ def make(
     receive = max(2 * chunk, 4096 * len(nodes))
 
     def make_whole() -> None:
-        lane = place.lane
-        lane_group = (
-            None if lane is None else _lane_group(group, lane, chosen.device, chosen.timeout)
-        )
-        if lane_group is not None:
-            spanning.groups.append(lane_group)
+        lane_engine = None
+        is_nccl = chosen.device == "cuda" and _backend_name(group, "cuda") == "nccl"
+        if place.lane is not None:
+            lane_engine = _lane_engine(
+                exchange.store(f"lane {place.lane}"),
+                place.node,
+                len(nodes),
+                "nccl" if is_nccl else "gloo",
+                chosen.timeout,
+            )
         device = (
             "cpu" if chosen.device == "cpu" else torch.device("cuda", torch.cuda.current_device())
         )
+        through_host = chosen.device == "cuda" and not is_nccl
         num_bytes = backend.nodes_scratch_bytes(chunk, receive)
         spanning.scratch = torch.empty(num_bytes, dtype=torch.uint8, device=device)
         spanning.engine = Engine(
-            place, lane_group, spanning.scratch, board, exchange.store("failures")
+            place,
+            lane_engine,
+            through_host,
+            spanning.scratch,
+            board,
+            exchange.store("failures"),
         )
         node_of = {rank: n for n, node in enumerate(nodes) for rank in node}
         backend.create_nodes(
