@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N, memcheck, speed-N,
-# speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a word selects all
-# parts that begin with it.
+# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N, stack-2, tp-decode-2,
+# memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a
+# word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -84,6 +84,14 @@ done
 for num_ranks in 2 4 8 3; do
   part "fused-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/fused.py --limit 54
 done
+
+part stack-2 90 "${launch[@]}" 2 --timeout 87 tests/gpu/stack.py --limit 84
+if "$python" -c 'import transformers' 2>/dev/null; then
+  part tp-decode-2 90 "${launch[@]}" 2 --timeout 87 examples/tp_decode.py --device cuda --dtype bfloat16 --hidden 1024 \
+    --reduce llcoll symm_mem torch none
+else
+  wanted tp-decode-2 && summary+=("tp-decode-2      not run: no transformers")
+fi
 
 for num_ranks in 2 4 8 3; do
   part "ll128-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/ll128.py --limit 54
