@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
-# Parts: loopback, correctness-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N, stack-2, tp-decode-2,
-# memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N, tune-N (N ranks); a
-# word selects all parts that begin with it.
+# Parts: loopback, correctness-N, broke-N, faults-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N,
+# stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N,
+# tune-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -79,6 +79,13 @@ done
 
 for num_ranks in 2 4 8 3; do
   part "collectives-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/collectives.py --limit 54
+done
+
+for num_ranks in 2 4 3; do
+  part "broke-$num_ranks" 75 "${launch[@]}" $num_ranks --timeout 72 tests/gpu/broke.py --limit 68
+done
+for num_ranks in 2 4; do
+  part "faults-$num_ranks" 60 "${launch[@]}" $num_ranks --timeout 57 tests/gpu/faults.py --limit 54
 done
 
 for num_ranks in 2 4 8 3; do
