@@ -60,7 +60,15 @@ def run_mpi(
     out = folder / "mpi.json"
     where = ",".join(f"{hosts.address(h)}:{ranks}" for h in range(hosts.count))
     command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(ranks * hosts.count)]
-    command += ["--host", where, "--mca", "plm_rsh_agent", str(agent)]
+    command += [
+        "--map-by",
+        f"ppr:{ranks}:node",
+        "--host",
+        where,
+        "--mca",
+        "plm_rsh_agent",
+        str(agent),
+    ]
     command += ["--mca", "btl_tcp_if_include", "net0", "--mca", "oob_tcp_if_include", "net0"]
     command += [
         "--mca",

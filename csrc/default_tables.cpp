@@ -160,9 +160,9 @@ static_assert(all_served(), "a machine or a world size has no table");
 
 constexpr const char* kNodesWhy = "measured: docs/scale.md";
 constexpr DefaultTable kNodes{"several nodes", kNodesWhy,
-                              "float32: 16384 leaders, * lanes;"
-                              "float: 16384 leaders, * lanes;"
-                              "integer: 16384 leaders, * lanes"};
+                              "float32: 65536 leaders, * lanes;"
+                              "float: 65536 leaders, * lanes;"
+                              "integer: 65536 leaders, * lanes"};
 
 }  // namespace
 

@@ -144,6 +144,7 @@ const char* NodesCommunicator::finish_crossing(const Reduction& r, size_t count,
   engine_->wait(slot);
   switch (r.plan.crossing) {
     case Crossing::kEngine:
+      if (!r.plan.wide && r.op != ReduceOp::kAvg) return send(slot);  // the engine's bits, on every rank
       fold(send(slot), 0, 1, count, received(slot));
       return received(slot);
     case Crossing::kGather:

@@ -13,6 +13,7 @@ constexpr size_t kWideBytes = 16 << 10;
 // With more than two nodes, what all of them together may send to each by kGather: beyond it the bytes cost more than
 // kOwners' second exchange.
 constexpr size_t kGatherBytes = 64 << 10;
+constexpr size_t kInPlaceBytes = 1 << 20;
 
 bool engine_adds(DType dtype, bool wide, ReduceOp op) {
   // Its minimum and maximum treat NaN and -0 in their own way; nor has it every type.
@@ -51,8 +52,11 @@ CrossingPlan plan_crossing(size_t bytes, DType dtype, ReduceOp op, int num_nodes
   const bool rounds = op != ReduceOp::kMin && op != ReduceOp::kMax;
   const bool fast = policy == Policy::kFast;
   const bool wide = narrow && rounds && (!fast || bytes <= kWideBytes);
-  // Two nodes: each sends its partial once either way, and kGather needs one exchange.
-  if (num_nodes <= 2 || bytes * static_cast<size_t>(num_nodes) <= kGatherBytes) return {Crossing::kGather, wide};
+  if (bytes * static_cast<size_t>(num_nodes) <= kGatherBytes) return {Crossing::kGather, wide};
+  // The engine adds in place, without the copies that its all-gather makes.
+  if (fast && engine_adds(dtype, wide, op) && bytes > kInPlaceBytes) return {Crossing::kEngine, wide};
+  // Of two nodes each sends its partial once either way, and kGather needs one exchange.
+  if (num_nodes <= 2) return {Crossing::kGather, wide};
   return {fast && engine_adds(dtype, wide, op) ? Crossing::kEngine : Crossing::kOwners, wide};
 }
 

@@ -33,7 +33,7 @@ ALGORITHMS = ("leaders", "lanes", "torch")
 """What serves a group that spans nodes; the other names say what runs inside each node."""
 
 _FOREVER = timedelta(days=10_000)
-_CHUNK = {"cpu": 1 << 20, "cuda": 8 << 20}
+_CHUNK = {"cpu": 4 << 20, "cuda": 8 << 20}
 _MAX_CALLS = 512  # prepared calls that an engine remembers
 _POLL_S = 0.05
 _LINK_WORDS = re.compile(
