@@ -37,7 +37,7 @@ ROOT = Path(__file__).parent.resolve()
 CSRC = Path("csrc")  # setuptools wants paths relative to the root
 os.chdir(ROOT)
 sys.path.insert(0, str(ROOT / "build_backend"))
-from llcoll_libraries import build_libraries, copy_libraries  # noqa: E402
+from llcoll_libraries import TORCH, build_libraries, copy_libraries  # noqa: E402
 
 # csrc/*.cpp go into both shared objects, each with its own registry, except for these.
 CPU_ONLY = [
@@ -63,6 +63,8 @@ SHARED_CPU = [
         "cross_check",
     )
 ]
+
+CUDA_LIBRARY = "llcoll.lib.libllcoll_cuda"
 
 DEV_ARCHS = "9.0"
 WHEEL_ARCHS = "8.0;9.0;10.0+PTX"
@@ -150,6 +152,47 @@ def choose_sim():
     return wanted
 
 
+def cuda_extensions(includes, common):
+    """First the library that knows no torch, with the core and the kernels, then the ops over it.
+
+    All of the library is visible to the ops; it has its own CUDA runtime, so that programs without
+    torch need none.
+    """
+    core = [p for p in glob("*.cpp", *SHARED_CPU) if not Path(p).name.startswith(TORCH)]
+    ops = [p for p in glob("*.cpp") if Path(p).name.startswith(TORCH) and p not in glob(*CPU_ONLY)]
+    visible = ["-fvisibility=default", "-fno-semantic-interposition"]
+    made = []
+    for name, sources, cxx, nvcc, libraries, links in (
+        (
+            CUDA_LIBRARY,
+            glob("cuda/*.cu", "cuda/*.cpp") + core,
+            [*CXX_FLAGS, *visible],
+            [*NVCC_FLAGS, "-Xcompiler", "-fvisibility=default"],
+            ["cudart_static", "rt", "dl", "pthread"],
+            ["-Wl,-soname,libllcoll_cuda.so", "-Wl,-Bsymbolic-functions", "-Wl,--exclude-libs,ALL"],
+        ),
+        (
+            "llcoll._cuda",
+            ops,
+            CXX_FLAGS + STABLE_ABI,
+            NVCC_FLAGS,
+            ["torch_cpu", "torch_cuda", "cudart", "llcoll_cuda"],
+            ["-Wl,-rpath,$ORIGIN/lib"],
+        ),
+    ):
+        extension = cpp_extension.CUDAExtension(
+            name,
+            sources,
+            include_dirs=list(includes),
+            py_limited_api=True,
+            extra_compile_args={"cxx": [*cxx, "-DUSE_CUDA"], "nvcc": [*nvcc, "-DUSE_CUDA"]},
+            **{**common, "extra_link_args": LINK_FLAGS + links},
+        )
+        extension.libraries = libraries
+        made.append(extension)
+    return made
+
+
 def make_extensions():
     headers = glob("**/*.h", "**/*.cuh")
     includes = [str(ROOT / CSRC / "include"), str(ROOT / CSRC)]
@@ -167,25 +210,10 @@ def make_extensions():
             **common,
         )
     ]
+    # The stable ABI lives in it; torch's default list would also tie the wheel to libc10.
+    extensions[0].libraries = ["torch_cpu"]
     if choose_cuda():
-        cpu_only = glob(*CPU_ONLY)
-        shared = [path for path in glob("*.cpp", *SHARED_CPU) if path not in cpu_only]
-        extensions.append(
-            cpp_extension.CUDAExtension(
-                "llcoll._cuda",
-                glob("cuda/*.cu", "cuda/*.cpp") + shared,
-                include_dirs=list(includes),
-                py_limited_api=True,
-                extra_compile_args={
-                    "cxx": CXX_FLAGS + STABLE_ABI + ["-DUSE_CUDA"],
-                    "nvcc": NVCC_FLAGS + STABLE_ABI + ["-DUSE_CUDA"],
-                },
-                **common,
-            )
-        )
-    # The stable ABI lives in these; torch's default list would also tie the wheel to libc10.
-    for extension, cuda_libraries in zip(extensions, ([], ["torch_cuda", "cudart"]), strict=False):
-        extension.libraries = ["torch_cpu", *cuda_libraries]
+        extensions += cuda_extensions(includes, common)
     if choose_sim():
         extensions.append(
             Extension(
@@ -217,7 +245,7 @@ class BuildExtensions(cpp_extension.BuildExtension):
         archs = os.environ.setdefault("TORCH_CUDA_ARCH_LIST", archs)
         os.environ.setdefault("MAX_JOBS", str(len(os.sched_getaffinity(0))))
         self.use_ccache()
-        if any(ext.name == "llcoll._cuda" for ext in self.extensions):
+        if any(ext.name == CUDA_LIBRARY for ext in self.extensions):
             say(f"CUDA architectures: {archs}")
         say(f"CPU instruction sets: {', '.join(ISAS)}")
         super().build_extensions()
@@ -255,11 +283,21 @@ class BuildExtensions(cpp_extension.BuildExtension):
             if ext.name == "llcoll._C" and glob(KERNELS):
                 kernels = self.compile_kernels(ext)
                 ext.extra_objects = [*ext.extra_objects, *kernels]
+            if ext.name == "llcoll._cuda":
+                library = Path(self.get_ext_fullpath(CUDA_LIBRARY))
+                ext.library_dirs.append(str(library.parent))
+                ext.depends = [*ext.depends, str(library)]
             super().build_extension(ext)
             if ext.name == "llcoll._C":
                 build_libraries(self, KERNELS, kernels, CXX_FLAGS)
         finally:
             self.build_temp = str(base)
+
+    def get_ext_filename(self, fullname):
+        # A plain library, not a module: its name holds no ABI.
+        if fullname == CUDA_LIBRARY or fullname == CUDA_LIBRARY.rpartition(".")[2]:
+            return f"{fullname.replace('.', os.sep)}.so"
+        return super().get_ext_filename(fullname)
 
     def copy_extensions_to_source(self):
         super().copy_extensions_to_source()

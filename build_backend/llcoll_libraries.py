@@ -19,7 +19,7 @@ def core_sources(kernels: str) -> list[str]:
 
 
 def link_library(build, name: str, sources: list[str], objects: list[str], flags, libraries=()):
-    """lib<name>.so, in llcoll/lib beside the extensions; found through its own folder at run time."""
+    """lib<name>.so, in llcoll/lib beside the extensions; finds the others by its own folder."""
     compiled = build.compiler.compile(
         sources,
         output_dir=str(Path(build.build_temp) / "lib"),

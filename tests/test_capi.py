@@ -1,4 +1,4 @@
-"""libllcoll.so: a C program without torch and Python, by two bootstraps, from this tree and from the wheel."""
+"""libllcoll.so: a C program without torch and Python, by two bootstraps; the installed files."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_program(program: Path, mode: str, world: int) -> None:
 
 
 def test_environment(program: Path) -> None:
-    """The same variables as for Python; an algorithm that one collective lacks is replaced there."""
+    """The same variables as for Python; what an algorithm cannot serve goes by another."""
     port = str(free_port())
     commands = [[str(program), "all", str(r), "2", port] for r in range(2)]
     run_ranks(
@@ -205,7 +205,7 @@ def test_versions_agree() -> None:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The package folder as the wheel unpacks it; without a wheel, one put together from this tree."""
+    """The package folder as the wheel unpacks it, or one put together from this tree."""
     target = tmp_path_factory.mktemp("installed")
     given = os.environ.get("LLCOLL_TEST_WHEEL")
     if given:

@@ -22,6 +22,7 @@ using exchange::Announcement;
 using exchange::Hello;
 using exchange::Io;
 using exchange::Received;
+using exchange::TakeDescriptor;
 using Clock = std::chrono::steady_clock;
 
 constexpr int kPollMs = 50;            // retry of what the kernel has no room for, and the interrupt check
@@ -30,13 +31,18 @@ constexpr size_t kMaxStrangers = 128;  // connections that have not said who the
 // One rank's part: an event loop over non-blocking sockets. Its destructor closes all of them, which tells the peers.
 class Exchange {
  public:
-  Exchange(const Segment& own, int rank, std::vector<Announcement> group, Fd listener)
-      : own_(own), rank_(rank), group_(std::move(group)), listener_(std::move(listener)), segments_(group_.size()) {
-    segments_[rank_] = own.view();
+  Exchange(int own_fd, int rank, std::vector<Announcement> group, Fd listener, const TakeDescriptor& take)
+      : own_fd_(own_fd),
+        rank_(rank),
+        group_(std::move(group)),
+        listener_(std::move(listener)),
+        take_(take),
+        is_taken_(group_.size()) {
+    is_taken_[rank_] = true;
     for (int peer = 0; peer < rank_; ++peer) to_connect_.push_back(peer);
   }
 
-  std::vector<Segment> run(double timeout_s, const std::function<bool()>& interrupted) {
+  void run(double timeout_s, const std::function<bool()>& interrupted) {
     const double limit_s = timeout_s > 0 ? std::min(timeout_s, 1e8) : kDefaultExchangeTimeout;
     try {
       exchange_all(limit_s, interrupted);
@@ -46,7 +52,6 @@ class Exchange {
       fail(ErrorKind::kError,
            concat(without_prefix(error.what()), "; connections refused: ", refusals_, ", the last for ", refusal_));
     }
-    return std::move(segments_);
   }
 
  private:
@@ -86,7 +91,7 @@ class Exchange {
       const bool is_sending = std::any_of(connections_.begin(), connections_.end(), [&](const Connection& connection) {
         return connection.peer == peer && connection.state != State::kDone;
       });
-      if (segments_[peer].data() == nullptr || is_sending) ranks.push_back(peer);
+      if (!is_taken_[peer] || is_sending) ranks.push_back(peer);
     }
     return ranks;
   }
@@ -206,13 +211,13 @@ class Exchange {
     if (!wrong.empty()) return refuse(connection, concat("rank ", from, " from ", wrong));
     const bool is_known = std::any_of(connections_.begin(), connections_.end(),
                                       [&](const Connection& other) { return other.peer == from; });
-    if (is_known || segments_[from].data() != nullptr) return refuse(connection, concat("rank ", from, " again"));
+    if (is_known || is_taken_[from]) return refuse(connection, concat("rank ", from, " again"));
     connection.peer = from;
     connection.state = State::kSendFd;
   }
 
   void send_fd(Connection& connection) {
-    const Io io = exchange::send_hello(connection.fd.get(), hello_to(connection.peer), own_.fd());
+    const Io io = exchange::send_hello(connection.fd.get(), hello_to(connection.peer), own_fd_);
     check_that(io != Io::kClosed, "rank ", connection.peer, " closed its connection (has it failed?)");
     if (io == Io::kAgain) return;
     // The connector has received before it sends, so it is through; the acceptor goes on to receive.
@@ -230,7 +235,8 @@ class Exchange {
                " sent a malformed message instead of its segment (or this process has no descriptor "
                "left: see ulimit -n)");
     try {
-      segments_[peer] = Segment::map_fd(received.fd.get(), group_[peer].segment_bytes, group_[peer].uid);
+      take_(peer, received.fd.get(), group_[peer]);
+      is_taken_[peer] = true;
     } catch (const std::exception& error) {
       fail(ErrorKind::kError, concat("segment of rank ", peer, ": ", without_prefix(error.what())));
     }
@@ -241,11 +247,12 @@ class Exchange {
     }
   }
 
-  const Segment& own_;
+  const int own_fd_;
   const int rank_;
   const std::vector<Announcement> group_;
   const Fd listener_;
-  std::vector<Segment> segments_;
+  const TakeDescriptor& take_;
+  std::vector<bool> is_taken_;
   std::vector<int> to_connect_;
   std::list<Connection> connections_;
   int refusals_ = 0;
@@ -254,28 +261,33 @@ class Exchange {
 
 }  // namespace
 
-std::vector<Segment> exchange_segments(Segment& own, int rank, int world_size, const AllGather& all_gather,
-                                       double timeout_s, const std::function<bool()>& interrupted) {
+void exchange_descriptors(int own_fd, size_t bytes, int rank, int world_size, const AllGather& all_gather,
+                          double timeout_s, const TakeDescriptor& take, const std::function<bool()>& interrupted) {
   check_that(world_size >= 1 && world_size <= kMaxWorldSize && rank >= 0 && rank < world_size, "rank ", rank, " of ",
              world_size, ": world sizes 1 to ", kMaxWorldSize, " are supported");
-  std::vector<Segment> segments;
-  if (world_size == 1) {
-    segments.push_back(own.view());
-    own.close_fd();
-    return segments;
-  }
+  if (world_size == 1) return;
   Announcement mine;
   Fd listener;
   agree(all_gather, rank, "opening the rendezvous socket", [&] {
-    check_that(own.fd() >= 0, "the own segment has no descriptor: was it exchanged before?");
-    mine = exchange::announce(rank, world_size, own.bytes());
+    check_that(own_fd >= 0, "the own segment has no descriptor: was it exchanged before?");
+    mine = exchange::announce(rank, world_size, bytes);
     listener = exchange::listen_on(mine.socket_name);
   });
   // Listeners exist before the names are known, so a refused connection means that the peer has failed.
-  const std::string bytes(reinterpret_cast<const char*>(&mine), sizeof mine);
-  const std::vector<Announcement> group = exchange::parse_announcements(gather(all_gather, world_size, bytes));
+  const std::string text(reinterpret_cast<const char*>(&mine), sizeof mine);
+  const std::vector<Announcement> group = exchange::parse_announcements(gather(all_gather, world_size, text));
   agree(all_gather, rank, "exchanging the segments",
-        [&] { segments = Exchange(own, rank, group, std::move(listener)).run(timeout_s, interrupted); });
+        [&] { Exchange(own_fd, rank, group, std::move(listener), take).run(timeout_s, interrupted); });
+}
+
+std::vector<Segment> exchange_segments(Segment& own, int rank, int world_size, const AllGather& all_gather,
+                                       double timeout_s, const std::function<bool()>& interrupted) {
+  std::vector<Segment> segments(std::max(world_size, 1));
+  const auto take = [&](int peer, int fd, const Announcement& announced) {
+    segments[peer] = Segment::map_fd(fd, announced.segment_bytes, announced.uid);
+  };
+  exchange_descriptors(own.fd(), own.bytes(), rank, world_size, all_gather, timeout_s, take, interrupted);
+  segments[rank] = own.view();
   own.close_fd();
   return segments;
 }

@@ -4,9 +4,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <type_traits>
 #include <vector>
+
+#include "cpu/rendezvous.h"
 
 namespace llcoll::exchange {
 
@@ -50,4 +53,17 @@ Announcement announce(int rank, int world_size, size_t segment_bytes);
 // another round.
 std::vector<Announcement> parse_announcements(const std::vector<std::string>& all);
 
+// Called once for each peer, with its descriptor, which is closed after it. May throw.
+using TakeDescriptor = std::function<void(int peer, int fd, const Announcement& announced)>;
+
 }  // namespace llcoll::exchange
+
+namespace llcoll {
+
+// Collective, as exchange_segments (shm.h), for descriptors of any kind: memory of a GPU. `bytes` is what peers find in
+// Announcement::segment_bytes. Keeps no descriptor.
+void exchange_descriptors(int own_fd, size_t bytes, int rank, int world_size, const AllGather& all_gather,
+                          double timeout_s, const exchange::TakeDescriptor& take,
+                          const std::function<bool()>& interrupted = {});
+
+}  // namespace llcoll

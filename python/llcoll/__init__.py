@@ -192,5 +192,5 @@ def include_path() -> str:
 
 
 def library_path() -> str:
-    """The folder of libllcoll.so, its pkg-config and CMake files: the C interface, docs/c-api.md."""
+    """The folder of libllcoll.so, the C interface (docs/c-api.md), pkg-config and CMake files."""
     return str(Path(__file__).parent / "lib")
