@@ -45,6 +45,8 @@ def link_library(build, name: str, sources: list[str], objects: list[str], flags
 def build_libraries(build, kernels: str, kernel_objects: list[str], flags: list[str]) -> None:
     capi = sorted(str(path) for path in CSRC.glob("capi/*.cpp"))
     link_library(build, "llcoll", [*core_sources(kernels), *capi], kernel_objects, flags)
+    front = sorted(str(path) for path in CSRC.glob("nccl/*.cpp"))
+    link_library(build, "llcoll_nccl", front, [], flags, libraries=["llcoll"])
 
 
 def copy_libraries(source: Path, target: Path) -> None:

@@ -90,6 +90,8 @@ class Communicator {
   // such kernel: then the caller runs the two one after the other, which gives the same bits.
   virtual bool try_run_fused(const CollectiveCall& /*call*/, const NormCall& /*norm*/) { return false; }
   virtual void barrier(void* stream) = 0;
+  // False while a call of this rank may still run.
+  virtual bool is_idle() { return true; }
 
   // Throws what is pending: CollectiveTimeout, CollectiveAborted. Cheap.
   virtual void check() = 0;

@@ -136,6 +136,13 @@ llcoll_result_t llcoll_comm_check(llcoll_comm_t comm) {
   return guarded([&] { core_of(comm).check(); });
 }
 
+llcoll_result_t llcoll_comm_is_idle(llcoll_comm_t comm, int* idle) {
+  return guarded([&] {
+    check_that(idle != nullptr, "idle is NULL");
+    *idle = core_of(comm).is_idle() ? 1 : 0;
+  });
+}
+
 int llcoll_comm_rank(llcoll_comm_t comm) { return comm == nullptr ? -1 : comm->communicator->rank(); }
 int llcoll_comm_size(llcoll_comm_t comm) { return comm == nullptr ? -1 : comm->communicator->world_size(); }
 

@@ -113,6 +113,8 @@ LLCOLL_API llcoll_result_t llcoll_comm_destroy(llcoll_comm_t comm);
 LLCOLL_API llcoll_result_t llcoll_comm_abort(llcoll_comm_t comm);
 /* What is pending: on a GPU a call has returned long before its kernel finds that a peer is missing. Cheap. */
 LLCOLL_API llcoll_result_t llcoll_comm_check(llcoll_comm_t comm);
+/* `*idle`: 1 where all calls of this rank have run to their end, 0 where one may still be running. Never waits. */
+LLCOLL_API llcoll_result_t llcoll_comm_is_idle(llcoll_comm_t comm, int* idle);
 LLCOLL_API int llcoll_comm_rank(llcoll_comm_t comm);
 LLCOLL_API int llcoll_comm_size(llcoll_comm_t comm);
 

@@ -1,0 +1,15 @@
+// How many calls of each kind and size went where. Counted with LLCOLL_LOG=1 alone, printed when the process ends.
+#pragma once
+
+#include <cstddef>
+
+#include "nccl/decide.h"
+
+namespace llcoll::nccl {
+
+bool counts_calls();
+void count_call(Kind kind, size_t bytes, bool is_taken);
+// A line on stderr with LLCOLL_LOG=1.
+void log_line(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+}  // namespace llcoll::nccl
