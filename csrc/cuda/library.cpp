@@ -86,6 +86,9 @@ class OwningCommunicator final : public Communicator {
     inner_->close();
   }
 
+ protected:
+  const char* device_name() const override { return "cuda"; }
+
  private:
   std::unique_ptr<OwnMemory> memory_;
   std::shared_ptr<Communicator> inner_;

@@ -79,21 +79,36 @@ static size_t width(llcoll_dtype_t dtype) {
 
 static void put(char* at, llcoll_dtype_t dtype, size_t i, double value) {
   switch (dtype) {
-    case LLCOLL_FLOAT32: ((float*)at)[i] = (float)value; break;
-    case LLCOLL_FLOAT64: ((double*)at)[i] = value; break;
-    case LLCOLL_INT32: ((int32_t*)at)[i] = (int32_t)value; break;
-    case LLCOLL_INT64: ((int64_t*)at)[i] = (int64_t)value; break;
-    default: ((int8_t*)at)[i] = (int8_t)value; break;
+    case LLCOLL_FLOAT32:
+      ((float*)at)[i] = (float)value;
+      break;
+    case LLCOLL_FLOAT64:
+      ((double*)at)[i] = value;
+      break;
+    case LLCOLL_INT32:
+      ((int32_t*)at)[i] = (int32_t)value;
+      break;
+    case LLCOLL_INT64:
+      ((int64_t*)at)[i] = (int64_t)value;
+      break;
+    default:
+      ((int8_t*)at)[i] = (int8_t)value;
+      break;
   }
 }
 
 static double get(const char* at, llcoll_dtype_t dtype, size_t i) {
   switch (dtype) {
-    case LLCOLL_FLOAT32: return ((const float*)at)[i];
-    case LLCOLL_FLOAT64: return ((const double*)at)[i];
-    case LLCOLL_INT32: return ((const int32_t*)at)[i];
-    case LLCOLL_INT64: return (double)((const int64_t*)at)[i];
-    default: return ((const int8_t*)at)[i];
+    case LLCOLL_FLOAT32:
+      return ((const float*)at)[i];
+    case LLCOLL_FLOAT64:
+      return ((const double*)at)[i];
+    case LLCOLL_INT32:
+      return ((const int32_t*)at)[i];
+    case LLCOLL_INT64:
+      return (double)((const int64_t*)at)[i];
+    default:
+      return ((const int8_t*)at)[i];
   }
 }
 
@@ -202,7 +217,9 @@ static void run(const test_t* t) {
     }
     const double got = get(recv_host, t->dtype, i);
     if (got != expected) {
-      fprintf(stderr, "rank %d: collective %d dtype %d op %d count %zu root %d in place %d plan %d uneven %d: [%zu] is %g, not %g\n",
+      fprintf(stderr,
+              "rank %d: collective %d dtype %d op %d count %zu root %d in place %d plan %d uneven %d: [%zu] is %g, not "
+              "%g\n",
               rank, t->kind, t->dtype, t->op, t->count, t->root, t->in_place, t->by_plan, t->uneven, i, got, expected);
       exit(1);
     }
@@ -217,8 +234,8 @@ static void run_all(void) {
     for (int d = 0; d < 5; ++d) {
       for (int s = 0; s < 5; ++s) {
         for (int form = 0; form < 4; ++form) {
-          test_t t = {(llcoll_collective_t)kind, dtypes[d], LLCOLL_SUM, sizes[s], (d + s) % world_size, form == 1,
-                      form == 2, form == 3};
+          test_t t = {(llcoll_collective_t)kind, dtypes[d], LLCOLL_SUM, sizes[s],
+                      (d + s) % world_size,      form == 1, form == 2,  form == 3};
           if (t.uneven && (kind == LLCOLL_ALL_REDUCE || kind == LLCOLL_BROADCAST || kind == LLCOLL_REDUCE)) continue;
           run(&t);
           ++num_tests;
