@@ -2,7 +2,7 @@
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
 # Parts: loopback, correctness-N, broke-N, faults-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N,
-# stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, sol-N, bench-N, kernel-N, model-N,
+# stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, capi-N, front-N, sol-N, bench-N, kernel-N, model-N,
 # tune-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
@@ -143,6 +143,16 @@ for num_ranks in 2 4 8; do
     --limit 54
 done
 part host-2 40 "${launch[@]}" 2 --timeout 38 tests/gpu/host_cost.py
+
+# The C interface (tests/gpu/capi.py --build, where gcc is), and torch's NCCL backend behind the front: NCCL_LIB names
+# an NCCL of 2.30 or newer, which takes two ranks on one GPU (benchmarks/nccl_build.sh).
+if [ -x build/capi_test_cuda ]; then part capi-2 90 "${launch[@]}" 2 --timeout 87 tests/gpu/capi.py; fi
+if [ -n "${NCCL_LIB:-}" ]; then
+  for num_ranks in 2 4; do
+    part "front-$num_ranks" 120 "${launch[@]}" $num_ranks --timeout 117 tests/gpu/front.py --nccl "$NCCL_LIB" \
+      --json "$OUT/front_$num_ranks.json"
+  done
+fi
 
 # Measurements for docs/results.md: the bound, graphs with regret and peers, inside one launch, the model, the tables.
 for num_ranks in 2 4 8; do

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 #include <cstdlib>
-#include <string>
+#include <initializer_list>
 
 namespace llcoll::nccl {
 namespace {
@@ -34,7 +34,7 @@ void* library_handle() {
   std::exit(127);
 }
 
-std::string path_of_real;
+char path_of_real[1024] = "";  // read while the process ends, behind every destructor
 
 Real load() {
   Real r{};
@@ -44,7 +44,9 @@ Real load() {
 #undef LLC_FIND
   r.GetLastError = reinterpret_cast<decltype(r.GetLastError)>(find(handle, "ncclGetLastError"));
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(r.CommInitRank), &info) != 0) path_of_real = info.dli_fname;
+  if (dladdr(reinterpret_cast<const void*>(r.CommInitRank), &info) != 0) {
+    std::snprintf(path_of_real, sizeof path_of_real, "%s", info.dli_fname);
+  }
   return r;
 }
 
@@ -55,6 +57,6 @@ const Real& real() {
   return instance;
 }
 
-const char* real_path() { return path_of_real.c_str(); }
+const char* real_path() { return path_of_real; }
 
 }  // namespace llcoll::nccl
