@@ -2,8 +2,8 @@
 # All CUDA tests and the speed table, on a machine with a GPU: tests/gpu.sh [part...]
 #
 # Parts: loopback, correctness-N, broke-N, faults-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N,
-# stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, capi-N, front-N, sol-N, bench-N, kernel-N, model-N,
-# tune-N (N ranks); a word selects all parts that begin with it.
+# stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, capi-N, front-N, sol-N, bench-N,
+# kernel-N, model-N, tune-N (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
