@@ -105,7 +105,9 @@ for num_ranks in 2 4 8 3; do
 done
 # Built where nvcc is: nvcc -std=c++20 -O3 -arch=sm_90 -Icsrc/include tests/cpp/ll128_litmus.cu -o build/ll128_litmus,
 # and python examples/run.py --device cuda --build-only build/examples
+# nvcc -std=c++20 -O3 -arch=sm_90 -Icsrc/include tests/cpp/litmus.cu -o build/memory_litmus
 if [ -x build/ll128_litmus ]; then part litmus 40 build/ll128_litmus 5; fi
+if [ -x build/memory_litmus ]; then part litmus-memory 40 build/memory_litmus 100; fi
 examples=build/examples/llcoll_examples_cuda.so
 if [ -e $examples ]; then
   for num_ranks in 2 4; do
