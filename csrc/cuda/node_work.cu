@@ -46,8 +46,8 @@ void widen(DType dtype, const void* in, void* out, size_t count, void* stream) {
   with_element_type(dtype, [&](auto type) {
     using Type = decltype(type);
     if constexpr (Element<Type>::kNarrow) {
-      widen_kernel<Type><<<num_blocks(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
-          in, static_cast<float*>(out), count);
+      widen_kernel<Type>
+          <<<num_blocks(count), kThreads, 0, static_cast<cudaStream_t>(stream)>>>(in, static_cast<float*>(out), count);
     }
   });
   check_cuda(cudaGetLastError(), "widening for the other nodes");
