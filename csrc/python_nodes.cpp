@@ -1,4 +1,4 @@
-// create_nodes(): the communicator of a group that spans nodes, over an engine written in Python (nodes.py).
+// create_nodes(): the communicator of a group that spans nodes, over an engine written in Python (node_engine.py).
 #include <climits>
 
 #include "check.h"
