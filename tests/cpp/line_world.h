@@ -112,6 +112,7 @@ struct LineWorld {
   DeviceWait wait_of(int rank) {
     DeviceWait wait{};
     for (int r = 0; r < num_ranks; ++r) wait.controls[r] = &controls[r];
+    wait.own_abort = &controls[rank].aborted;
     wait.record = &records[rank];
     wait.timeout_ns = static_cast<uint64_t>(timeout_s * 1e9);
     wait.rank = rank;
