@@ -212,6 +212,7 @@ LLC_FRONT(CommInitAll)(Comm* comms, int num_devices, const int* devices) {
   }
   if (num_inside_real != 0 || max_bytes() == 0 || result != kSuccess) return result;
   std::vector<Comm*> places;
+  places.reserve(num_devices);
   for (int i = 0; i < num_devices; ++i) places.push_back(comms + i);
   if (group.depth > 0) {
     group.made.insert(group.made.end(), places.begin(), places.end());
