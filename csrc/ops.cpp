@@ -21,6 +21,15 @@ RequiresGrad find_requires_grad() {
   return c10 == nullptr ? nullptr : reinterpret_cast<RequiresGrad>(dlsym(c10, "_ZNK3c1010TensorImpl13requires_gradEv"));
 }
 
+std::atomic<CudaAnnounce> cuda_announce{nullptr};
+
+void announce_by_device(AtenTensorHandle input, const CallText& text, const char* what) {
+  int32_t device_type = aoti_torch_device_type_cpu();
+  check_shim(aoti_torch_get_device_type(input, &device_type), "device");
+  if (device_type == aoti_torch_device_type_cpu()) return announce(text, what);
+  if (const CudaAnnounce on_cuda = cuda_announce.load()) on_cuda(text.group_name, text.group_name_length, what);
+}
+
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
 // calls that want one to _all_reduce_grad, which has such a registration, and all others to _all_reduce. Both are
 // dispatched afresh (0.45 us), so fake tensors, functionalisation and tracing see an op with a fake kernel of its own.
@@ -41,7 +50,7 @@ void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
     arguments[2] = torch::stable::detail::from(static_cast<int64_t>(requested));
     arguments[3] = torch::stable::detail::from(static_cast<int64_t>(hash_of(group.data(), group.length())));
   } catch (const std::exception& error) {
-    announce(text_of(reduce_op, group, algorithm), error.what());
+    announce_by_device(input.get(), text_of(reduce_op, group, algorithm), error.what());
     throw;
   }
   const char* target = wants_gradient(input.get()) ? "llcoll::_all_reduce_grad" : "llcoll::_all_reduce";
@@ -84,6 +93,7 @@ bool wants_gradient(AtenTensorHandle tensor) {
 }
 
 void set_cuda_barrier(CudaBarrier barrier) { cuda_barrier.store(barrier); }
+void set_cuda_announce(CudaAnnounce announce) { cuda_announce.store(announce); }
 
 }  // namespace llcoll
 

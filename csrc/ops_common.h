@@ -135,6 +135,10 @@ bool take_interrupt_follows();
 using CudaBarrier = int (*)(const char* group_name, size_t length, char* error, size_t error_size);
 constexpr const char* kCudaBarrierCapsule = "llcoll._cuda.barrier";
 void set_cuda_barrier(CudaBarrier barrier);
+// The same way for debug mode: an error that _C found in a call on CUDA tensors, for the group's peers.
+using CudaAnnounce = void (*)(const char* group_name, size_t length, const char* what);
+constexpr const char* kCudaAnnounceCapsule = "llcoll._cuda.announce";
+void set_cuda_announce(CudaAnnounce announce);
 
 // Whether a call of the Autograd key wants a gradient. CPU object only: the Autograd kernels live there.
 bool wants_gradient(AtenTensorHandle tensor);

@@ -27,6 +27,13 @@ PyObject* use_cuda_barrier(PyObject*, PyObject* capsule) {
   Py_RETURN_NONE;
 }
 
+PyObject* use_cuda_announce(PyObject*, PyObject* capsule) {
+  void* function = PyCapsule_GetPointer(capsule, kCudaAnnounceCapsule);
+  if (function == nullptr) return nullptr;
+  set_cuda_announce(reinterpret_cast<CudaAnnounce>(function));
+  Py_RETURN_NONE;
+}
+
 PyObject* deferred_error_capsule(PyObject*, PyObject*) {
   return PyCapsule_New(reinterpret_cast<void*>(deferred_error_slot()), kDeferredErrorCapsule, nullptr);
 }
@@ -34,6 +41,7 @@ PyObject* deferred_error_capsule(PyObject*, PyObject*) {
 PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
     {"use_cuda_barrier", use_cuda_barrier, METH_O, nullptr},
+    {"use_cuda_announce", use_cuda_announce, METH_O, nullptr},
     {"deferred_error_capsule", deferred_error_capsule, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -70,6 +70,14 @@ PyObject* barrier_capsule(PyObject*, PyObject*) {
   return PyCapsule_New(reinterpret_cast<void*>(&enqueue_barrier), kCudaBarrierCapsule, nullptr);
 }
 
+void announce_error(const char* group_name, size_t length, const char* what) {
+  announce(CallText{"", 0, group_name, length, "", 0}, what);
+}
+
+PyObject* announce_capsule(PyObject*, PyObject*) {
+  return PyCapsule_New(reinterpret_cast<void*>(&announce_error), kCudaAnnounceCapsule, nullptr);
+}
+
 PyObject* use_deferred_error(PyObject*, PyObject* capsule) {
   void* function = PyCapsule_GetPointer(capsule, kDeferredErrorCapsule);
   if (function == nullptr) return nullptr;
@@ -81,6 +89,7 @@ PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
     {"buffer_bytes", buffer_bytes, METH_VARARGS, nullptr},
     {"barrier_capsule", barrier_capsule, METH_NOARGS, nullptr},
+    {"announce_capsule", announce_capsule, METH_NOARGS, nullptr},
     {"use_deferred_error", use_deferred_error, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
