@@ -15,7 +15,7 @@ template <LlMode mode>
 void run(const Call& call) {
   llcoll::LlHostWait wait(call.args.wait);
   for (uint32_t block = 0; block < call.args.buffer.shape.num_blocks; ++block) {
-    llcoll::LLBuffer<mode, llcoll::HostMemory<false>, llcoll::Solo> buffer({&wait}, {0, 1, block}, call.args.buffer);
+    llcoll::LLBuffer<mode, llcoll::HostMemory, llcoll::Solo> buffer({&wait}, {0, 1, block}, call.args.buffer);
     run_block(buffer, call, block);
     if (buffer.failed()) throw std::runtime_error("a rank did not arrive");
   }

@@ -19,8 +19,6 @@
 namespace llcoll {
 namespace {
 
-using PlainMemory = HostMemory<false>;
-
 struct KernelTable {
   CpuKernel (*find)(const CpuKernelKey&);
   CpuExchange (*find_exchange)(Collective, const CpuKernelKey&);
@@ -54,7 +52,7 @@ struct SegmentPlan {
 
 template <template <class> class ProtocolOf>
 ScratchShape shape_for(size_t bytes, int num_ranks, const char* what) {
-  using P = ProtocolOf<PlainMemory>;
+  using P = ProtocolOf<HostMemory>;
   const uint32_t regions = P::kPush ? push_regions(2, num_ranks) : pull_regions(2, num_ranks);
   constexpr uint32_t kReadyBytes = 64;  // a line each: neighbours are polled by different ranks
   size_t slots =
@@ -208,7 +206,7 @@ class CpuCommunicator final : public Communicator {
     const Protocol p = protocol_of(call.algorithm);
     const bool two = is_two_shot(call.algorithm);
     const size_t bytes = call.numel * element_bytes(call.dtype);
-    const int unit_bytes = p == kLl ? 8 : PlainMemory::kWidestUnit;
+    const int unit_bytes = p == kLl ? 8 : HostMemory::kWidestUnit;
     const int n = world_size();
     const uint32_t regions = p == kFlag ? pull_regions(two ? 2 : 1, n) : push_regions(two ? 2 : 1, n);
     uint32_t max_chunk = plan_.shape[p].slots_per_channel / regions / kStrideUnits * kStrideUnits;
@@ -228,7 +226,7 @@ class CpuCommunicator final : public Communicator {
 
   void run_exchange(const CollectiveCall& call) {
     const Protocol p = protocol_of(call.algorithm);
-    const int unit_bytes = p == kLl ? 8 : PlainMemory::kWidestUnit;
+    const int unit_bytes = p == kLl ? 8 : HostMemory::kWidestUnit;
     ExchangePlan plan;
     lay_out_parts(call, rank(), world_size(), unit_bytes, plan);
     if (plan.empty) return;
@@ -245,7 +243,6 @@ class CpuCommunicator final : public Communicator {
       wait_->throw_if_failed();
   }
 
-  static constexpr size_t kStreamFrom = size_t{1} << 60;
   static constexpr uint32_t kMaxStaged = 32 * 1024;  // bytes of a part that an epoch stages: the next overlap with it
 
   const Selection selection_{options_, Topology{}};

@@ -13,7 +13,7 @@ namespace {
 
 template <template <class> class Protocol, bool two, class Type, int ranks, class Op>
 void kernel(HostWait* wait, const void* scratch, const void* message, const void* plan, ReduceOp op) {
-  HostMemory<false> mem{wait};
+  HostMemory mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;
   const auto& s = *static_cast<const Scratch*>(scratch);
@@ -47,7 +47,7 @@ CpuKernel find_row(const CpuKernelKey& key) {
 
 template <template <class> class Protocol, bool two>
 CpuKernel find_type(const CpuKernelKey& key) {
-  constexpr bool kFloatsOnly = std::is_same_v<Protocol<HostMemory<false>>, Sentinel<HostMemory<false>>>;
+  constexpr bool kFloatsOnly = std::is_same_v<Protocol<HostMemory>, Sentinel<HostMemory>>;
   switch (key.dtype) {
     case DType::kFloat32:
       return find_row<Protocol, two, Float32>(key);

@@ -14,7 +14,7 @@ namespace {
 template <template <class> class Protocol, bool to_all>
 void copy_kernel(HostWait* wait, const void* scratch, const void* input, const void* output, const void* cut,
                  ReduceOp) {
-  HostMemory<false> mem{wait};
+  HostMemory mem{wait};
   const auto& s = *static_cast<const Scratch*>(scratch);
   const auto& in = *static_cast<const Parts*>(input);
   const auto& out = *static_cast<const Parts*>(output);
@@ -30,7 +30,7 @@ void copy_kernel(HostWait* wait, const void* scratch, const void* input, const v
 template <template <class> class Protocol, class Type, int ranks, class Op>
 void reduce_kernel(HostWait* wait, const void* scratch, const void* input, const void* output, const void* cut,
                    ReduceOp op) {
-  HostMemory<false> mem{wait};
+  HostMemory mem{wait};
   Op operation;
   if constexpr (!std::is_same_v<Op, SumOp>) operation.value = op;
   reduce_scatter<Protocol, Type, ranks>(mem, Solo{}, *static_cast<const Scratch*>(scratch),
@@ -59,7 +59,7 @@ CpuExchange find_type(const CpuKernelKey& key) {
 
 template <template <class> class Protocol>
 CpuExchange find_reduction(const CpuKernelKey& key) {
-  if constexpr (std::is_same_v<Protocol<HostMemory<false>>, Sentinel<HostMemory<false>>>) {
+  if constexpr (std::is_same_v<Protocol<HostMemory>, Sentinel<HostMemory>>) {
     return find_type<Protocol, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2>(key);
   } else {
     return find_type<Protocol, Float32, Float64, Float16, BFloat16, Float8E4M3, Float8E5M2, Int8, UInt8, Int32, Int64,

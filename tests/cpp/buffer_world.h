@@ -90,7 +90,7 @@ class Buffers {
 };
 
 template <LlMode mode, class Group = Solo>
-using HostBuffer = LLBuffer<mode, HostMemory<false>, Group>;
+using HostBuffer = LLBuffer<mode, HostMemory, Group>;
 
 // Known bits for (rank, call, index): every bit pattern comes up, those of empty slots too.
 inline uint64_t mix(uint64_t x) {

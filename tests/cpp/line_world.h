@@ -40,7 +40,7 @@ uint32_t add_words(uint32_t a, uint32_t b) {
   }
 }
 
-struct LineMemory : HostMemory<false> {
+struct LineMemory : HostMemory {
   Lines* lines;
   int rank;
   int num_ranks;

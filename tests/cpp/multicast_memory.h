@@ -9,7 +9,7 @@ namespace {
 
 using namespace llcoll;
 
-struct MulticastMemory : HostMemory<false> {
+struct MulticastMemory : HostMemory {
   // Never dereferenced.
   static char* base() { return reinterpret_cast<char*>(uintptr_t{1} << 46); }
 
@@ -17,7 +17,7 @@ struct MulticastMemory : HostMemory<false> {
   int num_ranks;
   mutable uint32_t turn = 0;
 
-  MulticastMemory(HostWait* w, char* const* m, int n) : HostMemory<false>{w}, memory(m), num_ranks(n) {}
+  MulticastMemory(HostWait* w, char* const* m, int n) : HostMemory{w}, memory(m), num_ranks(n) {}
 
   template <class T, class Store>
   void at_each(T* at, Store&& store) const {

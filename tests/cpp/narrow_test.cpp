@@ -17,7 +17,7 @@
 namespace {
 
 using namespace llcoll;
-using Memory = HostMemory<false>;
+using Memory = HostMemory;
 using Narrow = LlNarrow<Memory>;
 constexpr uint64_t kPeriod = 0xFFFFFFFFu;
 

@@ -18,7 +18,7 @@
 
 namespace {
 
-using Memory = HostMemory<false>;
+using Memory = HostMemory;
 using Unit = Pull<Memory>::Unit;
 
 constexpr size_t kPoolBytes = 1 << 20;

@@ -1,9 +1,8 @@
 // Memory policy for shared host memory: compiler atomics (a std::atomic function that is not inlined could be shared
-// between instruction sets), streaming stores, bounded waits. g++ and clang only.
+// between instruction sets), bounded waits. g++ and clang only.
 //
 // Order on this side: x86 keeps stores in order and loads in order, so a packet is its payload, then a release store of
-// its flag; relaxed polls cost what acquire polls cost. Streaming stores leave that order: they need sfence before the
-// flag (a release store alone does not order them).
+// its flag; relaxed polls cost what acquire polls cost.
 #pragma once
 
 #include <cstring>
@@ -52,7 +51,6 @@ struct PiecesOf {
   Piece pieces[kCount];
 };
 
-template <bool kStreaming>
 struct HostMemory {
   static constexpr int kWidestUnit = 64;
   // Chunks are staged one ahead, in as few buffers as that allows: they stay in the cores' own caches.
@@ -109,12 +107,6 @@ struct HostMemory {
 
   template <class Unit>
   LLC_FN void put(Unit* at, Unit value) const {
-#if defined(__x86_64__)
-    if constexpr (kStreaming) {
-      stream(at, value);
-      return;
-    }
-#endif
     *at = value;
   }
   template <class Unit>
@@ -124,12 +116,7 @@ struct HostMemory {
 
   LLC_FN void prefetch(const void* at) const { __builtin_prefetch(at); }
 
-  LLC_FN void fence_release() const {
-#if defined(__x86_64__)
-    if constexpr (kStreaming) _mm_sfence();
-#endif
-    __atomic_thread_fence(__ATOMIC_RELEASE);
-  }
+  LLC_FN void fence_release() const { __atomic_thread_fence(__ATOMIC_RELEASE); }
   LLC_FN void fence_acquire() const { __atomic_thread_fence(__ATOMIC_ACQUIRE); }
   LLC_FN void fence() const { __atomic_thread_fence(__ATOMIC_ACQ_REL); }
 
@@ -137,16 +124,10 @@ struct HostMemory {
   LLC_FN bool can_access(const char*) const {
     return true;
   }
-  // A row of units at once: plain loads, and stores that leave the order like put()'s. `num_bytes` need not be whole.
+  // A row of units at once; `num_bytes` need not be whole.
   template <class Unit>
   LLC_FN void put_row(Unit* at, const char* from, uint64_t num_bytes) const {
-    if constexpr (kStreaming) {
-      const uint64_t whole = num_bytes / sizeof(Unit);
-      for (uint64_t i = 0; i < whole; ++i) put(at + i, read<Unit>(from + i * sizeof(Unit)));
-      std::memcpy(at + whole, from + whole * sizeof(Unit), num_bytes % sizeof(Unit));
-    } else {
-      std::memcpy(at, from, num_bytes);
-    }
+    std::memcpy(at, from, num_bytes);
   }
   LLC_FN void copy_row(char* to, const void* from, uint64_t num_bytes) const { std::memcpy(to, from, num_bytes); }
   template <class Unit>
@@ -200,25 +181,6 @@ struct HostMemory {
   static LLC_FN size_t part_bytes(uint64_t offset, uint64_t num_bytes) {
     return num_bytes - offset < sizeof(Unit) ? num_bytes - offset : sizeof(Unit);
   }
-#if defined(__x86_64__)
-  template <class Unit>
-  static LLC_FN void stream(Unit* at, const Unit& value) {
-#if defined(__AVX512F__)
-    using V = __m512i;
-    auto one = [](V* to, V v) { _mm512_stream_si512(to, v); };
-#elif defined(__AVX2__)
-    using V = __m256i;
-    auto one = [](V* to, V v) { _mm256_stream_si256(to, v); };
-#else
-    using V = __m128i;
-    auto one = [](V* to, V v) { _mm_stream_si128(to, v); };
-#endif
-    static_assert(sizeof(Unit) % sizeof(V) == 0);
-    V parts[sizeof(Unit) / sizeof(V)];
-    std::memcpy(parts, &value, sizeof(Unit));
-    for (unsigned v = 0; v < sizeof(Unit) / sizeof(V); ++v) one(reinterpret_cast<V*>(at) + v, parts[v]);
-  }
-#endif
 };
 
 }  // namespace LLC_ISA
