@@ -21,13 +21,15 @@ RequiresGrad find_requires_grad() {
   return c10 == nullptr ? nullptr : reinterpret_cast<RequiresGrad>(dlsym(c10, "_ZNK3c1010TensorImpl13requires_gradEv"));
 }
 
-std::atomic<CudaAnnounce> cuda_announce{nullptr};
+std::atomic<const CudaHooks*> cuda_hooks{nullptr};
 
 void announce_by_device(AtenTensorHandle input, const CallText& text, const char* what) {
   int32_t device_type = aoti_torch_device_type_cpu();
   check_shim(aoti_torch_get_device_type(input, &device_type), "device");
   if (device_type == aoti_torch_device_type_cpu()) return announce(text, what);
-  if (const CudaAnnounce on_cuda = cuda_announce.load()) on_cuda(text.group_name, text.group_name_length, what);
+  if (const CudaHooks* hooks = cuda_hooks.load()) {
+    hooks->announce(text.group_name, text.group_name_length, what);
+  }
 }
 
 // torch.library.register_autograd costs every call 3.5-5.5 us, with or without a gradient. This kernel sends the
@@ -65,14 +67,12 @@ void all_reduce_autograd_kernel(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = arguments[0];
 }
 
-std::atomic<CudaBarrier> cuda_barrier{nullptr};
-
 // A group may have a communicator on either device type, or on both.
 void barrier(const StableString& group_name) {
   bool done = false;
-  if (const CudaBarrier on_cuda = cuda_barrier.load(); on_cuda != nullptr) {
+  if (const CudaHooks* hooks = cuda_hooks.load()) {
     char error[2048];
-    const int result = on_cuda(group_name.data(), group_name.length(), error, sizeof error);
+    const int result = hooks->barrier(group_name.data(), group_name.length(), error, sizeof error);
     if (result < 0) throw std::runtime_error(error);
     done = result == 1;
   }
@@ -92,8 +92,7 @@ bool wants_gradient(AtenTensorHandle tensor) {
   return requires_grad == nullptr || requires_grad(impl_of(tensor));
 }
 
-void set_cuda_barrier(CudaBarrier barrier) { cuda_barrier.store(barrier); }
-void set_cuda_announce(CudaAnnounce announce) { cuda_announce.store(announce); }
+void set_cuda_hooks(const CudaHooks* hooks) { cuda_hooks.store(hooks); }
 
 }  // namespace llcoll
 

@@ -130,15 +130,15 @@ void plan_create_kernel(StableIValue* stack, uint64_t num_inputs, uint64_t num_o
 void set_interrupt_follows();
 bool take_interrupt_follows();
 
-// llcoll::barrier lives in _C, the CUDA communicators in _cuda: it reaches them through this function, which enqueues a
-// barrier on the current stream. 1: done, 0: no such group there, -1: failed, with the text in `error`.
-using CudaBarrier = int (*)(const char* group_name, size_t length, char* error, size_t error_size);
-constexpr const char* kCudaBarrierCapsule = "llcoll._cuda.barrier";
-void set_cuda_barrier(CudaBarrier barrier);
-// The same way for debug mode: an error that _C found in a call on CUDA tensors, for the group's peers.
-using CudaAnnounce = void (*)(const char* group_name, size_t length, const char* what);
-constexpr const char* kCudaAnnounceCapsule = "llcoll._cuda.announce";
-void set_cuda_announce(CudaAnnounce announce);
+// What lives in _C and serves either device type reaches the CUDA communicators, which live in _cuda, through these.
+struct CudaHooks {
+  // Enqueues a barrier on the current stream. 1: done, 0: no such group there, -1: failed, with the text in `error`.
+  int (*barrier)(const char* group_name, size_t length, char* error, size_t error_size);
+  // Debug mode: tells the group's peers of an error that _C found in a call on CUDA tensors.
+  void (*announce)(const char* group_name, size_t length, const char* what);
+};
+constexpr const char* kCudaHooksCapsule = "llcoll._cuda.hooks";
+void set_cuda_hooks(const CudaHooks* hooks);
 
 // Whether a call of the Autograd key wants a gradient. CPU object only: the Autograd kernels live there.
 bool wants_gradient(AtenTensorHandle tensor);

@@ -19,18 +19,11 @@ PyObject* create(PyObject*, PyObject* args) {
   });
 }
 
-// Takes llcoll._cuda's barrier as a capsule, so that llcoll::barrier serves a group of either kind.
-PyObject* use_cuda_barrier(PyObject*, PyObject* capsule) {
-  void* function = PyCapsule_GetPointer(capsule, kCudaBarrierCapsule);
-  if (function == nullptr) return nullptr;
-  set_cuda_barrier(reinterpret_cast<CudaBarrier>(function));
-  Py_RETURN_NONE;
-}
-
-PyObject* use_cuda_announce(PyObject*, PyObject* capsule) {
-  void* function = PyCapsule_GetPointer(capsule, kCudaAnnounceCapsule);
-  if (function == nullptr) return nullptr;
-  set_cuda_announce(reinterpret_cast<CudaAnnounce>(function));
+// Takes llcoll._cuda's hooks as a capsule; they live as long as the process.
+PyObject* use_cuda_hooks(PyObject*, PyObject* capsule) {
+  void* hooks = PyCapsule_GetPointer(capsule, kCudaHooksCapsule);
+  if (hooks == nullptr) return nullptr;
+  set_cuda_hooks(static_cast<const CudaHooks*>(hooks));
   Py_RETURN_NONE;
 }
 
@@ -40,8 +33,7 @@ PyObject* deferred_error_capsule(PyObject*, PyObject*) {
 
 PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
-    {"use_cuda_barrier", use_cuda_barrier, METH_O, nullptr},
-    {"use_cuda_announce", use_cuda_announce, METH_O, nullptr},
+    {"use_cuda_hooks", use_cuda_hooks, METH_O, nullptr},
     {"deferred_error_capsule", deferred_error_capsule, METH_NOARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -66,17 +66,13 @@ int enqueue_barrier(const char* group_name, size_t length, char* error_text, siz
   }
 }
 
-PyObject* barrier_capsule(PyObject*, PyObject*) {
-  return PyCapsule_New(reinterpret_cast<void*>(&enqueue_barrier), kCudaBarrierCapsule, nullptr);
-}
-
 void announce_error(const char* group_name, size_t length, const char* what) {
   announce(CallText{"", 0, group_name, length, "", 0}, what);
 }
 
-PyObject* announce_capsule(PyObject*, PyObject*) {
-  return PyCapsule_New(reinterpret_cast<void*>(&announce_error), kCudaAnnounceCapsule, nullptr);
-}
+CudaHooks hooks{&enqueue_barrier, &announce_error};
+
+PyObject* hooks_capsule(PyObject*, PyObject*) { return PyCapsule_New(&hooks, kCudaHooksCapsule, nullptr); }
 
 PyObject* use_deferred_error(PyObject*, PyObject* capsule) {
   void* function = PyCapsule_GetPointer(capsule, kDeferredErrorCapsule);
@@ -88,8 +84,7 @@ PyObject* use_deferred_error(PyObject*, PyObject* capsule) {
 PyMethodDef methods[] = {
     {"create", create, METH_VARARGS, nullptr},
     {"buffer_bytes", buffer_bytes, METH_VARARGS, nullptr},
-    {"barrier_capsule", barrier_capsule, METH_NOARGS, nullptr},
-    {"announce_capsule", announce_capsule, METH_NOARGS, nullptr},
+    {"hooks_capsule", hooks_capsule, METH_NOARGS, nullptr},
     {"use_deferred_error", use_deferred_error, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };

@@ -56,35 +56,26 @@ class CudaCommunicator final : public Communicator {
 
   void run(const CollectiveCall& call) override {
     const std::lock_guard lock(mutex_);
-    check_usable();
-    RecordedCall record(recorder_, call, world_size(), 0);
-    if (host_check_) compare(call);
-    if (call.kind != Collective::kAllReduce) {
-      launch_exchange(call);
-    } else {
+    run_recorded(call, [&] {
+      if (call.kind != Collective::kAllReduce) return launch_exchange(call);
       order(static_cast<cudaStream_t>(call.stream));
       launch(call);
-    }
-    record.set_position(next_launch_);
-    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
+    });
   }
 
   bool try_run_fused(const CollectiveCall& call, const NormCall& norm) override {
     const std::lock_guard lock(mutex_);
     const FusedLaunch plan = plan_fused_launch(call, norm, world_size(), layout_, max_channels_);
     if (plan.kernel == nullptr) return false;
-    check_usable();
-    RecordedCall record(recorder_, call, world_size(), 0);
-    if (host_check_) compare(call);
-    order(static_cast<cudaStream_t>(call.stream));
-    FusedArgs args{args_[plan.protocol], plan.norm};
-    args.base.message = plan.message;
-    args.base.plan = plan.cut;
-    args.base.wait.algorithm = static_cast<int32_t>(call.algorithm);
-    place(plan.protocol, plan.num_channels, args.base.order);
-    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
-    record.set_position(next_launch_);
-    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
+    run_recorded(call, [&] {
+      order(static_cast<cudaStream_t>(call.stream));
+      FusedArgs args{args_[plan.protocol], plan.norm};
+      args.base.message = plan.message;
+      args.base.plan = plan.cut;
+      args.base.wait.algorithm = static_cast<int32_t>(call.algorithm);
+      place(plan.protocol, plan.num_channels, args.base.order);
+      enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
+    });
     return true;
   }
 
@@ -200,6 +191,16 @@ class CudaCommunicator final : public Communicator {
     for (int p = 0; p < kNumProtocols; ++p) records[p] = args_[p].scratch.records;
     monitor_ = std::make_unique<Monitor>(
         rank(), memory_.device, control(rank()), records, [this] { check(); }, [this] { note_abort(); });
+  }
+
+  template <class F>
+  void run_recorded(const CollectiveCall& call, F fn) {
+    check_usable();
+    RecordedCall record(recorder_, call, world_size(), 0);
+    if (host_check_) compare(call);
+    fn();
+    record.set_position(next_launch_);
+    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
   }
 
   void note_abort() {

@@ -19,8 +19,7 @@ else:
         _cuda = importlib.import_module("llcoll._cuda")
 
         _cuda.set_error_classes(*_errors.CLASSES)
-        _C.use_cuda_barrier(_cuda.barrier_capsule())
-        _C.use_cuda_announce(_cuda.announce_capsule())
+        _C.use_cuda_hooks(_cuda.hooks_capsule())
         _cuda.use_deferred_error(_C.deferred_error_capsule())
     except ImportError as error:
         CUDA_PROBLEM = f"llcoll was built without CUDA, or its library does not load: {error}"
