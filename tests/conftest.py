@@ -14,6 +14,9 @@ os.environ.setdefault("LLCOLL_DUMP_DIR", "none")
 import cases
 import harness
 import pytest
+import torch.distributed as dist
+
+import llcoll
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -21,6 +24,15 @@ def close_ranks() -> Iterator[None]:
     yield
     harness.close()
     cases.drop_shared_data()
+
+
+@pytest.fixture(scope="module")
+def one_rank() -> Iterator[None]:
+    """This process alone as the default group, with a communicator on the CPU."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    with llcoll.init(device="cpu"):
+        yield
+    dist.destroy_process_group()
 
 
 def pytest_collection_modifyitems(items: list[Any]) -> None:

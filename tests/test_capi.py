@@ -149,14 +149,18 @@ def test_exports_nothing_else() -> None:
         pytest.skip("no nm (binutils)")
     library = str(LIB / "libllcoll.so")
     text = subprocess.run(
-        ["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True
+        ["nm", "-D", "--defined-only", library],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT,
     ).stdout
     exported = {line.split()[-1] for line in text.splitlines() if line.split()[-2] == "T"}
     header = (INCLUDE / "llcoll" / "llcoll.h").read_text()
     declared = set(re.findall(r"^LLCOLL_API [^(]*?(llcoll_\w+)\(", header, re.M))
     assert exported == declared and len(declared) > 15
     needed = subprocess.run(
-        ["readelf", "-d", library], capture_output=True, text=True, check=True
+        ["readelf", "-d", library], capture_output=True, text=True, check=True, timeout=TIMEOUT
     ).stdout
     assert not re.search(r"NEEDED.*(torch|python|cuda|c10)", needed)
 

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-import torch.distributed as dist
 
 import llcoll
 
@@ -48,12 +47,7 @@ SCHEMAS = {
 FUNCTIONAL: tuple[str, ...] = ("all_gather", "reduce_scatter", "all_to_all", "broadcast", "reduce")
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with llcoll.init(device="cpu"):
-        yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import harness
 import pytest
 import torch
-import torch.distributed as dist
 
 import llcoll
 
@@ -26,14 +24,6 @@ SCHEMAS = {
     f"{TAIL}) -> (Tensor, Tensor, Tensor)",
 }
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-
-
-@pytest.fixture(scope="module")
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with llcoll.init(device="cpu"):
-        yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

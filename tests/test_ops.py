@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import torch
 import torch._inductor.config
-import torch.distributed as dist
 
 import llcoll
 
@@ -32,12 +31,7 @@ SCHEMAS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def one_rank() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    with llcoll.init(device="cpu"):
-        yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("one_rank")
 
 
 @pytest.mark.parametrize("name", SCHEMAS)

@@ -16,19 +16,11 @@
 #include "cuda/cuda_communicator.h"
 #include "cuda/launch.cuh"
 #include "cuda/launch_plan.h"
+#include "cuda_or_exit.h"
 
 using namespace llcoll;
 
 namespace {
-
-#define CUDA(call)                                                                       \
-  do {                                                                                   \
-    const cudaError_t e_ = (call);                                                       \
-    if (e_ != cudaSuccess) {                                                             \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_)); \
-      std::exit(3);                                                                      \
-    }                                                                                    \
-  } while (0)
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kOneShotLl,       Algorithm::kOneShotSentinel, Algorithm::kTwoShotLl,
                                      Algorithm::kTwoShotSentinel, Algorithm::kOneShotFlag,     Algorithm::kTwoShotFlag};

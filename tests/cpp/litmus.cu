@@ -10,20 +10,12 @@
 #include <cstdlib>
 #include <vector>
 
+#include "cuda_or_exit.h"
 #include "llcoll/device_memory.cuh"
 
 using namespace llcoll;
 
 namespace {
-
-#define CUDA(call)                                                                       \
-  do {                                                                                   \
-    const cudaError_t e_ = (call);                                                       \
-    if (e_ != cudaSuccess) {                                                             \
-      std::printf("%s:%d: %s: %s\n", __FILE__, __LINE__, #call, cudaGetErrorString(e_)); \
-      std::exit(3);                                                                      \
-    }                                                                                    \
-  } while (0)
 
 enum Shape { kMp, kSb, kLb, kIriw, kCoRr, kTwoPlusTwoW, kNumShapes };
 enum Fence { kNone, kAcqRel, kSc, kNumFences };

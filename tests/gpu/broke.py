@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch_reference
-from common import ALGORITHMS, World, WrongBits, end, parser, start
+from common import ALGORITHMS, World, WrongBits, parser, run_parts, start
 from torch_reference import bits
 
 import llcoll
@@ -444,14 +444,7 @@ PARTS = [
 
 
 def main() -> int:
-    args = parser(__doc__).parse_args()
-    world = start(args)
-    begin = time.monotonic()
-    for part in PARTS:
-        world.run(part.__name__, part)
-    words = f"FAILED: {', '.join(world.failures)}" if world.failures else "all ok"
-    world.say(f"broke, {world.size} ranks: {words} ({time.monotonic() - begin:.0f} s)")
-    return end(world)
+    return run_parts(start(parser(__doc__).parse_args()), "broke", PARTS)
 
 
 if __name__ == "__main__":

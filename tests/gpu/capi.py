@@ -25,7 +25,7 @@ def build() -> None:
     PROGRAM.parent.mkdir(exist_ok=True)
     # Found from build/, wherever the tree is.
     rpath = "-Wl,-rpath,$ORIGIN/../python/llcoll/lib"
-    subprocess.run([*command, rpath, "-lm", "-o", str(PROGRAM)], check=True)
+    subprocess.run([*command, rpath, "-lm", "-o", str(PROGRAM)], check=True, timeout=120)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import Checks, Pool, World, algorithms_for, end, ops, parser, poisoned, start
+from common import Checks, Pool, World, algorithms_for, ops, parser, poisoned, run_parts, start
 from torch_reference import FLOATS, bits, reference
 
 import llcoll
@@ -338,14 +338,8 @@ def main() -> int:
     arguments.add_argument("--short", action="store_true", help="for memory checkers")
     args = arguments.parse_args()
     world = start(args)
-    begin = time.monotonic()
-    for part in PARTS:
-        if args.short and part is timeout and not args.parts:
-            continue
-        world.run(part.__name__, part)
-    words = f"FAILED: {', '.join(world.failures)}" if world.failures else "all ok"
-    world.say(f"collectives, {world.size} ranks: {words} ({time.monotonic() - begin:.0f} s)")
-    return end(world)
+    left_out = {timeout} if args.short and not args.parts else set()
+    return run_parts(world, "collectives", [part for part in PARTS if part not in left_out])
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ import random
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -255,6 +255,16 @@ def start(args: argparse.Namespace) -> World:
         f"init {time.monotonic() - begin:.1f} s"
     )
     return world
+
+
+def run_parts(world: World, title: str, parts: Iterable[Callable[[World], Any]]) -> int:
+    """All parts, one line of summary, and the exit status."""
+    begin = time.monotonic()
+    for part in parts:
+        world.run(part.__name__, part)
+    words = f"FAILED: {', '.join(world.failures)}" if world.failures else "all ok"
+    world.say(f"{title}, {world.size} ranks: {words} ({time.monotonic() - begin:.0f} s)")
+    return end(world)
 
 
 def end(world: World) -> int:

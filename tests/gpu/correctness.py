@@ -11,17 +11,7 @@ import time
 
 import torch
 from answers import debug_mode, refusals, set_for, timeout
-from common import (
-    POOL,
-    Caller,
-    Checks,
-    World,
-    algorithms_for,
-    end,
-    ops,
-    parser,
-    start,
-)
+from common import POOL, Caller, Checks, World, algorithms_for, ops, parser, run_parts, start
 from graphs import capture_errors, graph_lifetimes, graphs, side_stream_capture
 from symmetric import symmetric, symmetric_chunks, symmetric_graphs
 from torch_reference import bits, reference
@@ -296,14 +286,8 @@ def main() -> int:
     arguments.add_argument("--short", action="store_true", help="for memory checkers")
     args = arguments.parse_args()
     world = start(args)
-    begin = time.monotonic()
-    for part in PARTS:
-        if args.short and part in SHORT_LEAVES_OUT and not args.parts:
-            continue
-        world.run(part.__name__, part)
-    words = f"FAILED: {', '.join(world.failures)}" if world.failures else "all ok"
-    world.say(f"correctness, {world.size} ranks: {words} ({time.monotonic() - begin:.0f} s)")
-    return end(world)
+    left_out = SHORT_LEAVES_OUT if args.short and not args.parts else set()
+    return run_parts(world, "correctness", [part for part in PARTS if part not in left_out])
 
 
 if __name__ == "__main__":

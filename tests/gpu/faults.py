@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import World, WrongBits, end, parser, start
+from common import World, WrongBits, parser, run_parts, start
 
 import llcoll
 
@@ -200,14 +200,7 @@ PARTS = (never_calls, timeout_in_a_replay, abort, abort_by_a_thread, other_calls
 
 
 def main() -> int:
-    args = parser(__doc__).parse_args()
-    world = start(args)
-    begin = time.monotonic()
-    for part in PARTS:
-        world.run(part.__name__, part)
-    words = f"FAILED: {', '.join(world.failures)}" if world.failures else "all ok"
-    world.say(f"faults, {world.size} ranks: {words} ({time.monotonic() - begin:.0f} s)")
-    return end(world)
+    return run_parts(start(parser(__doc__).parse_args()), "faults", PARTS)
 
 
 if __name__ == "__main__":

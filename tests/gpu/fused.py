@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from common import World, WrongBits, end, parser, start
+from common import World, WrongBits, parser, run_parts, start
 
 import llcoll
 
@@ -199,10 +199,9 @@ def speed(world: World) -> str:
 
 
 def main() -> int:
-    world = start(parser(__doc__).parse_args())
-    for part in (bits, invariant, unaligned, graphs, speed):
-        world.run(part.__name__, part)
-    return end(world)
+    return run_parts(
+        start(parser(__doc__).parse_args()), "fused", (bits, invariant, unaligned, graphs, speed)
+    )
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from common import Checks, World, WrongBits, end, ops, parser, start
+from common import Checks, World, WrongBits, ops, parser, run_parts, start
 from torch_reference import bits
 
 import llcoll
@@ -199,10 +199,7 @@ def main() -> int:
     arguments.add_argument("--calls", type=int, default=3000)
     args: Any = arguments.parse_args()
     world = start(args)
-    for part in (sums, mixed, specials, bound, graphs, refused):
-        world.run(part.__name__, part)
-    world.say("LL128: " + (f"FAILED: {', '.join(world.failures)}" if world.failures else "passed"))
-    return end(world)
+    return run_parts(world, "LL128", (sums, mixed, specials, bound, graphs, refused))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import sys
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from common import World, WrongBits, end, parser, start
+from common import World, WrongBits, parser, run_parts, start
 
 import llcoll
 
@@ -79,10 +79,7 @@ def backend(world: World) -> str:
 
 
 def main() -> int:
-    world = start(parser(__doc__).parse_args())
-    for part in (backend, compiled):
-        world.run(part.__name__, part)
-    return end(world)
+    return run_parts(start(parser(__doc__).parse_args()), "stack", (backend, compiled))
 
 
 if __name__ == "__main__":
