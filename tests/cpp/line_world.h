@@ -48,7 +48,8 @@ struct LineMemory : HostMemory {
   template <LineAdd add, int n>
   void add_parts(LinePart* line, uint32_t first, const LinePart (&parts)[n]) const {
     static_assert(n == kLineParts);
-    if (!lines->order.empty()) await_turn(line);
+    std::unique_lock<std::mutex> turn;  // held until the addition is done: the next in order must not overtake it
+    if (!lines->order.empty()) turn = await_turn(line);
     const std::lock_guard lock(lines->lock_of(line));
     for (int p = 0; p < n; ++p) {
       for (int w = 0; w < 4; ++w) {
@@ -65,13 +66,13 @@ struct LineMemory : HostMemory {
   int find_idle_peer() const { return (rank + 1) % num_ranks; }
 
  private:
-  void await_turn(const LinePart* line) const {
+  std::unique_lock<std::mutex> await_turn(const LinePart* line) const {
     for (;;) {
-      const std::lock_guard lock(lines->turns_lock);
+      std::unique_lock lock(lines->turns_lock);
       size_t& turn = lines->turns[line];
       if (lines->order[turn % lines->order.size()] == rank) {
         ++turn;
-        return;
+        return lock;
       }
       sched_yield();
     }
