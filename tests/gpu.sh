@@ -16,8 +16,6 @@ export PYTHONUNBUFFERED=1
 mkdir -p "$OUT"
 deadline=$((SECONDS + ${BUDGET:-350}))
 selected=("$@")
-summary=()
-failed=0
 
 "$python" - <<'PY' || exit 2
 import sys
@@ -31,40 +29,8 @@ if _ops.CUDA_PROBLEM:
 print(f"{torch.cuda.device_count()} x {torch.cuda.get_device_name()}, torch {torch.__version__}, llcoll {llcoll.__version__}")
 PY
 
-wanted() {
-  [ ${#selected[@]} -eq 0 ] && return 0
-  local word
-  for word in "${selected[@]}"; do
-    case $1 in "$word"*) return 0 ;; esac
-  done
-  return 1
-}
-
-# part NAME LIMIT COMMAND...: the limit shrinks to what is left of the budget. The launcher is asked to stop first, so
-# that it ends its ranks and daemon; its guard does so even when it is killed 30 s later.
-part() {
-  local name=$1 limit=$2 start=$SECONDS status left
-  shift 2
-  wanted "$name" || return 0
-  left=$((deadline - SECONDS))
-  if [ $left -lt 15 ]; then
-    summary+=("$(printf '%-16s not run: %d s left' "$name" $left)")
-    failed=1
-    return 0
-  fi
-  [ "$limit" -gt $left ] && limit=$left
-  echo "== $name (limit $limit s)"
-  timeout --kill-after=30 "$limit" "$@" 2>&1 | tee "$OUT/$name.log"
-  status=${PIPESTATUS[0]}
-  if [ "$status" -eq 0 ]; then
-    summary+=("$(printf '%-16s ok      %4d s' "$name" $((SECONDS - start)))")
-  else
-    summary+=("$(printf '%-16s FAILED  %4d s, status %d: %s' "$name" $((SECONDS - start)) "$status" \
-      "$(grep -a -m 1 -o -E 'FAILED:.*|[A-Za-z]*Error: .{0,100}|are over: stopping' "$OUT/$name.log")")")
-    failed=1
-  fi
-  return "$status"
-}
+# shellcheck source=tests/parts.sh
+. tests/parts.sh
 
 # timeout(1) runs programs, not functions.
 launch=("$python" -m llcoll.loopback -n)
@@ -97,7 +63,7 @@ if "$python" -c 'import transformers' 2>/dev/null; then
   part tp-decode-2 90 "${launch[@]}" 2 --timeout 87 examples/tp_decode.py --device cuda --dtype bfloat16 --hidden 1024 \
     --reduce llcoll symm_mem torch none
 else
-  wanted tp-decode-2 && summary+=("tp-decode-2      not run: no transformers")
+  wanted tp-decode-2 && not_run tp-decode-2 'no transformers'
 fi
 
 for num_ranks in 2 4 8 3; do
@@ -129,7 +95,7 @@ if wanted memcheck; then
         TORCH_SYMM_MEM_DISABLE_MULTICAST=1 LLCOLL_LOOPBACK=1 \
         "$python" -m torch.distributed.run --standalone --local-addr 127.0.0.1 --nproc-per-node 2 "${short[@]}"
   else
-    summary+=("memcheck         not run: no compute-sanitizer")
+    not_run memcheck 'no compute-sanitizer'
   fi
 fi
 
@@ -170,9 +136,7 @@ for num_ranks in 2 4 8; do
   part "tune-$num_ranks" 150 "${launch[@]}" $num_ranks --timeout 145 -m llcoll.tune --out "$OUT/tuning.json"
 done
 
-echo
-echo "== summary ($SECONDS s)"
-printf '%s\n' "${summary[@]}"
+print_summary
 for file in "$OUT"/speed_*.md; do
   [ -e "$file" ] && grep -E '^(### .* ranks|geometric|least)' "$file"
 done

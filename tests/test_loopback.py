@@ -230,8 +230,10 @@ def test_enough_gpus_need_no_daemon(place: Place) -> None:
         "-n", 2, "-m", "some_module", place.path, torchrun=True, num_gpus=2, with_control=False
     )
     assert status == 0, output
+    assert "2 ranks, 2 GPUs: torchrun, a GPU for each rank" in output
     environment, _ = json.loads((place.path / "rank1.json").read_text())
     assert "LLCOLL_LOOPBACK" not in environment and guard.PIPE_VARIABLE not in environment
+    assert environment["GLOO_SOCKET_IFNAME"] == "lo"  # one host: its name is not looked up
 
 
 def test_status_of_a_failed_program(place: Place) -> None:

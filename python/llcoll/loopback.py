@@ -49,7 +49,8 @@ ENVIRONMENT = {
     "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
     "NCCL_NVLS_ENABLE": "0",
 }
-# A kernel that is loaded at its first launch waits for the GPU, where a peer's kernel waits for us.
+# Of one host's ranks. A kernel that is loaded at its first launch waits for the GPU, where a peer's
+# kernel waits for us. Gloo would look up the host's own name, which need not resolve.
 DEFAULTS = {
     "CUDA_MODULE_LOADING": "EAGER",
     "OMP_NUM_THREADS": "1",
@@ -250,11 +251,13 @@ def main(argv: list[str] | None = None) -> int:
                 "is built without CUDA" if torch.version.cuda is None else "sees none"
             )
             raise CannotStart(f"loopback needs a GPU; {known}")
-        environment = dict(os.environ)
+        environment = {**DEFAULTS, **os.environ}
         command = torchrun_command(args.nproc_per_node, args.command)
         if args.nproc_per_node <= num_gpus:
+            words = f"{args.nproc_per_node} ranks, {num_gpus} GPUs: torchrun, a GPU for each rank"
+            print(f"llcoll.loopback: {words}", file=sys.stderr, flush=True)
             return run.run(command, environment, args.timeout)
-        environment = {**DEFAULTS, **environment, **ENVIRONMENT}
+        environment |= ENVIRONMENT
         with private_mps(environment) as inside:
             return run.run(command, inside, args.timeout)
     except CannotStart as error:

@@ -1,4 +1,4 @@
-"""Groups that span nodes, simulated on the ranks of one GPU: bits, forms, graphs refused, times.
+"""Groups that span nodes, simulated on the ranks of one host: bits, forms, graphs refused, times.
 
     python -m llcoll.loopback -n 4 tests/gpu/nodes.py --nodes 2
 
@@ -58,7 +58,7 @@ def main() -> None:
     args = parser.parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=60))
     rank, world = dist.get_rank(), dist.get_world_size()
-    torch.cuda.set_device(0)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count())
     os.environ["LLCOLL_NODES"] = args.nodes
     nodes = topology.parse(args.nodes, world, "--nodes")
     state = {"rank": rank, "world_size": world, "device": "cuda"}

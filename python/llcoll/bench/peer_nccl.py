@@ -2,13 +2,16 @@
 
 NCCL up to 2.29, torch's own too, refuses two ranks on one GPU. LLCOLL_BENCH_NCCL_LIBS=nccl=PATH
 names another libnccl.so (2.30 and newer run in loopback with NCCL_MULTI_RANK_GPU_ENABLE=1), or a
-library that stands in for it, under a name of its own.
+library that stands in for it, under a name of its own. NCCL chooses among its algorithms by size;
+a communicator made under NCCL_ALGO has that one alone, so one run can hold several.
 """
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +24,7 @@ from .session import Session
 
 UNIQUE_ID_BYTES = 128
 WINDOW_SYMMETRIC = 1
-WINDOW_BYTES = 64 << 20
+WINDOW_BYTES = 128 << 20
 DTYPES = {
     torch.int8: 0,
     torch.uint8: 1,
@@ -180,7 +183,25 @@ class NcclWindow(Nccl):
         ]
 
 
-def make_nccl(session: Session, name: str, missing: type[Exception]) -> list[Contender]:
+@contextmanager
+def restricted_to(algorithm: str) -> Iterator[None]:
+    """Communicators made inside know NCCL's `algorithm` (Ring, Tree) alone; "": all of them."""
+    before = os.environ.get("NCCL_ALGO")
+    if algorithm:
+        os.environ["NCCL_ALGO"] = algorithm
+    try:
+        yield
+    finally:
+        if algorithm and before is None:
+            del os.environ["NCCL_ALGO"]
+        elif algorithm and before is not None:
+            os.environ["NCCL_ALGO"] = before
+
+
+def make_nccl(
+    session: Session, name: str, missing: type[Exception], algorithm: str = ""
+) -> list[Contender]:
+    """`name` and its form on windows; with an `algorithm`, `name-algorithm` on plain memory."""
     if not session.is_cuda:
         raise missing("it reduces CUDA tensors")
     path = library_path(name)
@@ -188,7 +209,14 @@ def make_nccl(session: Session, name: str, missing: type[Exception]) -> list[Con
         raise missing("no libnccl.so.2 beside torch; LLCOLL_BENCH_NCCL_LIBS=nccl=PATH names one")
     if session.machine.shares_device:
         os.environ.setdefault("NCCL_MULTI_RANK_GPU_ENABLE", "1")
-    library = Library(path, session)
+    with restricted_to(algorithm):
+        library = Library(path, session)
+    if algorithm:
+        # NCCL says at the first call only that it cannot reduce by that algorithm here.
+        x = torch.zeros(256, device=session.device)
+        library.all_reduce(x.data_ptr(), x.data_ptr(), x.numel(), DTYPES[x.dtype], OPS["sum"])
+        session.synchronize()
+        return [Nccl(f"{name}-{algorithm.lower()}", library)]
     made: list[Contender] = [Nccl(name, library)]
     if hasattr(library.lib, "ncclCommWindowRegister"):
         made.append(NcclWindow(name, library, session))

@@ -233,6 +233,8 @@ AS_NCCL = "give its NCCL-compatible library as LLCOLL_BENCH_NCCL_LIBS=NAME=PATH 
 PEERS: dict[str, Callable[[Session], list[Contender]]] = {
     "torch-symm": lambda s: [TorchSymmetric(s, False), TorchSymmetric(s, True)],
     "nccl": lambda s: make_nccl(s, "nccl", Missing),
+    "nccl-ring": lambda s: make_nccl(s, "nccl", Missing, "Ring"),
+    "nccl-tree": lambda s: make_nccl(s, "nccl", Missing, "Tree"),
     "gloo": lambda s: [Gloo(s)],
     "mpi": lambda s: make_mpi(s, Missing),
     "vllm": _vllm,
