@@ -1,0 +1,137 @@
+"""Tables and the picture of nccl_front.py's results (figure 14)."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from pathlib import Path
+from typing import Any
+
+SIDES = ("alone", "front")
+COLLECTIVES = ("all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter")
+SAME_EIGENVALUES = 1e-11  # between the two sides, of the largest
+
+
+def find(results: list[dict[str, Any]], name: str, side: str, kind: str) -> dict[str, Any]:
+    for one in results:
+        if (one["name"], one["side"], one["kind"]) == (name, side, kind):
+            return one
+    return {}
+
+
+def report_tests(data: dict[str, Any]) -> list[str]:
+    results = data["results"]
+    lines = [f"### nccl-tests, {data['ranks']} ranks", ""]
+    checks = [one for one in results if one["kind"] == "check"]
+    for side in SIDES:
+        own = [one for one in checks if one["side"] == side]
+        wrong = sum(one["wrong"] for one in own)
+        bad = [one["name"] for one in own if one["status"] != 0 or one["wrong"]]
+        taken, calls = (sum(one.get(k, 0) for one in own) for k in ("taken", "calls"))
+        share = f", {taken} of {calls} calls by llcoll" if calls else ""
+        word = "with the front" if side == "front" else "NCCL alone"
+        lines.append(
+            f"- checked, {word}: {len(own)} programs, {sum(one['checked'] for one in own)} "
+            f"results, {wrong} rows wrong{share}" + (f"; failed: {', '.join(bad)}" if bad else "")
+        )
+    for kind, title in (("graph_us", "in a CUDA graph"), ("host_us", "host's time of a call")):
+        columns = [
+            c for c in COLLECTIVES if all(find(results, c, s, kind).get("rows") for s in SIDES)
+        ]
+        if not columns:
+            continue
+        lines += ["", f"us, {title} (out of place): NCCL alone / front", ""]
+        lines += ["| bytes | " + " | ".join(columns) + " |", "|---" * (len(columns) + 1) + "|"]
+        sides = {
+            c: [{r["bytes"]: r["us"] for r in find(results, c, s, kind)["rows"]} for s in SIDES]
+            for c in columns
+        }
+        for num_bytes in sorted(set().union(*(one for pair in sides.values() for one in pair))):
+            cells = []
+            for collective in columns:
+                alone, front = (one.get(num_bytes) for one in sides[collective])
+                cells.append(
+                    f"{alone:.2f} / {front:.2f}" if alone is not None and front is not None else ""
+                )
+            lines.append(f"| {num_bytes} | " + " | ".join(cells) + " |")
+    return [*lines, ""]
+
+
+def compare_solves(data: dict[str, Any]) -> list[dict[str, Any]]:
+    """Of each routine and size: both sides' median ms, and how far the eigenvalues are apart."""
+    sides = [
+        find(data["results"], "cusolver_mp", side, "solve").get("solves", []) for side in SIDES
+    ]
+    rows = []
+    for alone in sides[0]:
+        for front in sides[1]:
+            if (alone["routine"], alone["n"]) != (front["routine"], front["n"]):
+                continue
+            largest = max(map(abs, alone["values"]))
+            apart = max(abs(a - b) for a, b in zip(alone["values"], front["values"], strict=True))
+            row = {"routine": alone["routine"], "n": alone["n"], "apart": apart / largest}
+            row |= {
+                "alone": statistics.median(alone["ms"]),
+                "front": statistics.median(front["ms"]),
+            }
+            row["one_gpu"] = statistics.median(alone["one_gpu_ms"] + front["one_gpu_ms"])
+            row["error"] = max(front["error"], front["residual"])
+            rows.append(row)
+    return rows
+
+
+def report_cusolver(data: dict[str, Any]) -> list[str]:
+    front = find(data["results"], "cusolver_mp", "front", "solve")
+    share = ""
+    if front.get("calls"):
+        percent = 100 * front["taken"] / front["calls"]
+        share = f"; {front['taken']} of {front['calls']} calls by llcoll ({percent:.1f} %)"
+    lines = [f"### cuSOLVERMp, {data['ranks']} ranks, float64, nb 64{share}", ""]
+    lines += [
+        "| routine | n | NCCL alone ms | front ms | faster | one GPU ms | error, front | apart |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for r in compare_solves(data):
+        times = f"{r['alone']:.2f} | {r['front']:.2f} | {r['alone'] / r['front']:.2f}"
+        errors = f"{r['error']:.1g} | {r['apart']:.1g}"
+        lines.append(f"| {r['routine']} | {r['n']} | {times} | {r['one_gpu']:.2f} | {errors} |")
+    return [*lines, ""]
+
+
+def plot(data: dict[str, Any], path: Path) -> None:
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    rows = compare_solves(data)
+    routines = [name for name in ("syevd", "potrf") if any(r["routine"] == name for r in rows)]
+    figure, axes = pyplot.subplots(
+        1, len(routines), figsize=(4.5 * len(routines), 3.5), squeeze=False
+    )
+    for axis, routine in zip(axes[0], routines, strict=True):
+        own = [r for r in rows if r["routine"] == routine]
+        for i, (key, label) in enumerate(
+            (("alone", "NCCL alone"), ("front", "with llcoll"), ("one_gpu", "one GPU (cuSOLVER)"))
+        ):
+            places = [j + 0.27 * (i - 1) for j in range(len(own))]
+            axis.bar(places, [r[key] for r in own], 0.25, label=label)
+        axis.set_xticks(range(len(own)), [str(r["n"]) for r in own])
+        axis.set(title=f"{routine}, {data['ranks']} ranks", xlabel="n", ylabel="ms", yscale="log")
+    axes[0][0].legend(fontsize="small")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+def report(paths: list[Path], plot_path: Path | None) -> bool:
+    is_right = True
+    for path in paths:
+        data = json.loads(path.read_text())
+        print("\n".join((report_tests if data["part"] == "tests" else report_cusolver)(data)))
+        if data["part"] != "cusolver":
+            continue
+        rows = compare_solves(data)
+        is_right &= bool(rows) and all(row["apart"] <= SAME_EIGENVALUES for row in rows)
+        if plot_path is not None and rows:
+            plot(data, plot_path)
+    return is_right
