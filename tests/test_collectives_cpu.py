@@ -222,6 +222,12 @@ def test_front_and_gradients(world: int) -> None:
 
 
 @few_worlds
+def test_torchs_forms_and_lists(world: int) -> None:
+    for rank, wrong in enumerate(pool(world).results("jobs_torch_forms", "as_torch_has_them")):
+        assert not wrong, (rank, wrong)
+
+
+@few_worlds
 def test_plans_give_the_same_bits(world: int) -> None:
     directory = shared_data(world, 2 * NUMEL).directory
     results = pool(world).results("jobs_collectives", "plans", directory, timeout=120)

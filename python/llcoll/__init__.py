@@ -14,6 +14,7 @@ from ._errors import (
     LlcollError,
     converted,
 )
+from .collective_lists import all_gather_list, all_to_all_list, reduce_scatter_list
 from .collectives import (
     all_gather,
     all_gather_into_tensor,
@@ -51,6 +52,7 @@ __all__ = [
     "add_rms_norm",
     "all_gather",
     "all_gather_into_tensor",
+    "all_gather_list",
     "all_gather_out",
     "all_reduce",
     "all_reduce_",
@@ -59,6 +61,7 @@ __all__ = [
     "all_reduce_rms_norm_dynamic_fp8",
     "all_reduce_rms_norm_fp8",
     "all_to_all",
+    "all_to_all_list",
     "all_to_all_out",
     "backend",
     "barrier",
@@ -75,6 +78,7 @@ __all__ = [
     "reduce",
     "reduce_",
     "reduce_scatter",
+    "reduce_scatter_list",
     "reduce_scatter_out",
     "reduce_scatter_tensor",
     "rms_norm",

@@ -71,8 +71,13 @@ def all_gather_out(
 def all_gather_into_tensor(
     output: torch.Tensor, input: torch.Tensor, group: Any = None, *, algorithm: str = "auto"
 ) -> torch.Tensor:
-    """all_gather_out with torch.distributed's name and order."""
-    return all_gather_out(input, group, algorithm=algorithm, out=output)
+    """all_gather_out with torch.distributed's name, order and shapes.
+
+    `output` holds the inputs one after the other (`[N d, ...]`) or stacked (`[N, d, ...]`).
+    """
+    part, whole = _flat(input, output, output)
+    _call(_all_gather_out, part, *_names(group), algorithm=algorithm, out=whole)
+    return output
 
 
 def reduce_scatter(
@@ -122,8 +127,13 @@ def reduce_scatter_tensor(
     *,
     algorithm: str = "auto",
 ) -> torch.Tensor:
-    """reduce_scatter_out with torch.distributed's name and order."""
-    return reduce_scatter_out(input, reduce_op, group, algorithm=algorithm, out=output)
+    """reduce_scatter_out with torch.distributed's name, order and shapes.
+
+    `input` holds the parts one after the other (`[N d, ...]`) or stacked (`[N, d, ...]`).
+    """
+    part, whole = _flat(output, input, output)
+    _call(_reduce_scatter_out, whole, *_names(group, reduce_op), algorithm=algorithm, out=part)
+    return output
 
 
 def all_to_all(
@@ -217,6 +227,16 @@ def reduce_(
     """reduce in place on the root, outside autograd; other ranks' tensors stay as they are."""
     _call(_reduce_, input, root, *_names(group, reduce_op), algorithm=algorithm)
     return input
+
+
+def _flat(
+    part: torch.Tensor, whole: torch.Tensor, written: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Both as vectors where `whole` is a stack of tensors like `part`; elsewhere as they are."""
+    is_stack = part.dim() and whole.dim() == part.dim() + 1 and whole.shape[1:] == part.shape
+    if is_stack and written.is_contiguous():
+        return part.reshape(-1), whole.reshape(-1)
+    return part, whole
 
 
 def _names(group: Any, reduce_op: str | None = None) -> tuple[str, ...]:
