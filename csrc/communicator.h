@@ -32,6 +32,8 @@ struct Options {
   // CPU waits sleep early instead of yielding: what is awaited takes longer than a wake-up, and needs the core.
   bool patient = false;
   int device_index = 0;  // CUDA: the device of the scratch and of every tensor
+  // CUDA: the caller may destroy a stream behind its last call there (torch keeps its streams).
+  bool streams_may_end = false;
 };
 
 // One call over contiguous elements. Pointers may be unaligned. `stream` is a cudaStream_t, ignored on CPU.

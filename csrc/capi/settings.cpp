@@ -97,6 +97,7 @@ Options read_options(int rank, int world_size, const llcoll_config_t& config) {
   const char* epoch = environment("LLCOLL_FIRST_EPOCH");
   if (epoch != nullptr) options.first_epoch = std::strtoull(epoch, nullptr, 0);
   options.device_index = std::max(config.device, 0);
+  options.streams_may_end = true;
   return options;
 }
 

@@ -20,6 +20,7 @@
 #include "cuda/monitor.h"
 #include "cuda/probe.cuh"
 #include "cuda/self_test.cuh"
+#include "cuda/stream_order.h"
 #include "select.h"
 
 namespace llcoll {
@@ -43,7 +44,6 @@ class CudaCommunicator final : public Communicator {
   ~CudaCommunicator() override {
     monitor_.reset();
     if (record_ != nullptr) cudaFreeHost(record_);
-    if (event_ != nullptr) cudaEventDestroy(event_);
     for (cudaEvent_t event : timing_) {
       if (event != nullptr) cudaEventDestroy(event);
     }
@@ -58,7 +58,7 @@ class CudaCommunicator final : public Communicator {
     const std::lock_guard lock(mutex_);
     run_recorded(call, [&] {
       if (call.kind != Collective::kAllReduce) return launch_exchange(call);
-      order(static_cast<cudaStream_t>(call.stream));
+      order_.enter(static_cast<cudaStream_t>(call.stream));
       launch(call);
     });
   }
@@ -68,13 +68,13 @@ class CudaCommunicator final : public Communicator {
     const FusedLaunch plan = plan_fused_launch(call, norm, world_size(), layout_, max_channels_);
     if (plan.kernel == nullptr) return false;
     run_recorded(call, [&] {
-      order(static_cast<cudaStream_t>(call.stream));
+      order_.enter(static_cast<cudaStream_t>(call.stream));
       FusedArgs args{args_[plan.protocol], plan.norm};
       args.base.message = plan.message;
       args.base.plan = plan.cut;
       args.base.wait.algorithm = static_cast<int32_t>(call.algorithm);
-      place(plan.protocol, plan.num_channels, args.base.order);
-      enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
+      order_.place(plan.protocol, plan.num_channels, args.base.order);
+      order_.launch(plan.kernel, plan.num_channels, plan.num_threads, &args, name_of(call.kind));
     });
     return true;
   }
@@ -111,6 +111,11 @@ class CudaCommunicator final : public Communicator {
     note_abort();
     check_cuda(error != cudaSuccess ? error : result, "telling the peers of an abort");
   }
+  // A call that another thread is in the middle of is not over; nor may an abort wait for it here.
+  bool is_idle() override {
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    return lock.owns_lock() && order_.is_idle();
+  }
   void announce_error(const std::string& what) override {
     if (!host_check_ || closed_) return;
     const std::lock_guard lock(mutex_);
@@ -138,7 +143,7 @@ class CudaCommunicator final : public Communicator {
     args.message = make_message(buffer, buffer, bytes, 2, static_cast<int>(unit), true, true);
     args.op = ReduceOp::kSum;
     args.wait.algorithm = static_cast<int32_t>(algorithm);
-    order(side_stream_);
+    order_.enter(side_stream_);
     check_cuda(cudaEventRecord(begin_timing(), side_stream_), "cudaEventRecord");
     check_that(launch_in_kernel(protocol, args, static_cast<uint32_t>(bytes / unit), iterations, side_stream_),
                "in-kernel repetition is built for 2, 4 and 8 ranks, not ", world_size());
@@ -199,8 +204,8 @@ class CudaCommunicator final : public Communicator {
     RecordedCall record(recorder_, call, world_size(), 0);
     if (host_check_) compare(call);
     fn();
-    record.set_position(next_launch_);
-    record.end(capturing_ ? CallState::kCaptured : CallState::kEnqueued);
+    record.set_position(order_.last_id());
+    record.end(order_.is_capturing() ? CallState::kCaptured : CallState::kEnqueued);
   }
 
   void note_abort() {
@@ -237,7 +242,7 @@ class CudaCommunicator final : public Communicator {
     check_cuda(cudaHostAlloc(reinterpret_cast<void**>(&record_), sizeof(FailureRecord), cudaHostAllocMapped),
                "cudaHostAlloc");
     *record_ = FailureRecord{};
-    check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+    order_.open(options_.streams_may_end);
     check_cuda(cudaStreamCreateWithFlags(&side_stream_, cudaStreamNonBlocking), "cudaStreamCreate");
     lay_out();
   }
@@ -355,30 +360,6 @@ class CudaCommunicator final : public Communicator {
       check();
   }
 
-  // One scratch, one order: a call on another stream waits for the last call on the one before. Inside a capture the
-  // events of another stream cannot be waited for, so a capture may use one stream alone.
-  void order(cudaStream_t stream) {
-    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    unsigned long long id = 0;
-    check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
-    if (status == cudaStreamCaptureStatusActive) {
-      check_that(capture_id_ != id || stream == capture_stream_,
-                 "two streams of one capture use the same group: capture its calls on one stream");
-      if (capture_id_ != id) std::memset(last_launch_, 0, sizeof(last_launch_));
-      capture_id_ = id;
-      capture_stream_ = stream;
-      capturing_ = true;
-      return;
-    }
-    capturing_ = false;
-    if (launched_ && stream != last_stream_) {
-      check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
-      check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
-    }
-    last_stream_ = stream;
-    launched_ = true;
-  }
-
   // Where peers find a tensor of this rank; 0: not in the pool, or off the alignment of whole units, or the link would
   // tear the word that says so.
   uint32_t place_of(const void* tensor, uint64_t num_bytes) const {
@@ -401,8 +382,8 @@ class CudaCommunicator final : public Communicator {
       args.symmetric.output = place_of(call.output, plan.message.num_bytes);
     }
     args.wait.algorithm = static_cast<int32_t>(call.algorithm);
-    place(plan.protocol, plan.num_channels, args.order);
-    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &args);
+    order_.place(plan.protocol, plan.num_channels, args.order);
+    order_.launch(plan.kernel, plan.num_channels, plan.num_threads, &args, name_of(call.kind));
   }
 
   void launch_exchange(const CollectiveCall& call) {
@@ -411,41 +392,12 @@ class CudaCommunicator final : public Communicator {
     if (plan.empty) return;
     check_that(plan.kernel != nullptr, "no kernel for ", name_of(call.kind), " by ", name_of(call.algorithm), " of ",
                name_of(call.dtype));
-    order(static_cast<cudaStream_t>(call.stream));
+    order_.enter(static_cast<cudaStream_t>(call.stream));
     plan.args.scratch = args_[plan.protocol].scratch;
     plan.args.wait = args_[plan.protocol].wait;
     plan.args.wait.algorithm = static_cast<int32_t>(call.algorithm) | static_cast<int32_t>(call.kind) << kKindShift;
-    place(plan.protocol, plan.num_channels, plan.args.order);
-    enqueue(call, reinterpret_cast<const void*>(plan.kernel), plan.num_channels, plan.num_threads, &plan.args);
-  }
-
-  // Captured launches let their dependents start early and know whom they may overlap: the launch before them in the
-  // same capture, channel by channel. The first of a graph overlaps nobody, since a graph starts behind all earlier
-  // work. Eager ones do neither: the host is slower than what that gains, and replays in between are not seen here.
-  void place(Protocol protocol, uint32_t num_channels, LaunchOrder& order) {
-    next_launch_ = next_launch_ == Record::kLaunchMask ? 1 : next_launch_ + 1;
-    order.launch = next_launch_;
-    order.early_trigger = capturing_ && dependent_launch_;
-    uint32_t* last = last_launch_[protocol];
-    for (uint32_t c = 0; c < num_channels; ++c) {
-      order.last_launch[c] = order.early_trigger ? last[c] : 0;
-      if (capturing_) last[c] = next_launch_;
-    }
-  }
-
-  void enqueue(const CollectiveCall& call, const void* kernel, uint32_t num_channels, uint32_t num_threads,
-               void* args) {
-    cudaLaunchAttribute dependent{};
-    dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    dependent.val.programmaticStreamSerializationAllowed = 1;
-    cudaLaunchConfig_t config{};
-    config.gridDim = dim3(num_channels);
-    config.blockDim = dim3(num_threads);
-    config.stream = static_cast<cudaStream_t>(call.stream);
-    config.attrs = &dependent;
-    config.numAttrs = capturing_ && dependent_launch_ ? 1 : 0;
-    void* params[] = {args};
-    check_cuda(cudaLaunchKernelExC(&config, kernel, params), name_of(call.kind));
+    order_.place(plan.protocol, plan.num_channels, plan.args.order);
+    order_.launch(plan.kernel, plan.num_channels, plan.num_threads, &plan.args, name_of(call.kind));
   }
 
   // A failure record's `algorithm` holds the collective too.
@@ -461,16 +413,8 @@ class CudaCommunicator final : public Communicator {
   uint64_t pool_ = 0;  // address of this rank's
   uint32_t max_channels_ = 1;
   bool lines_stay_whole_ = true;  // between this rank's GPU and every other rank's
-  uint32_t next_launch_ = 0;
-  uint32_t last_launch_[kNumProtocols][kMaxChannels]{};
-  bool capturing_ = false;
-  bool dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
-  cudaEvent_t event_ = nullptr;
+  StreamOrder order_;
   cudaStream_t side_stream_ = nullptr;
-  cudaStream_t last_stream_ = nullptr;
-  cudaStream_t capture_stream_ = nullptr;
-  unsigned long long capture_id_ = 0;
-  bool launched_ = false;
   cudaEvent_t timing_[2]{};
   // The last flag of each pair's ping-pongs: above the self-test's, whose slots they use.
   std::vector<uint64_t> last_ping_ = std::vector<uint64_t>(kMaxRanks, 2 * kNumSelfTestPackets);

@@ -1,7 +1,6 @@
 // What libllcoll.so finds in libllcoll_cuda.so (capi/cuda_library.h): a communicator with memory of its own.
 #include <cuda_runtime.h>
 
-#include <atomic>
 #include <utility>
 
 #include "capi/cuda_library.h"
@@ -61,22 +60,14 @@ class OwningCommunicator final : public Communicator {
   void run(const CollectiveCall& call) override {
     const OnDevice scope(options_.device_index);
     inner_->run(call);
-    last_stream_ = static_cast<cudaStream_t>(call.stream);
-    has_run_ = true;
   }
   void barrier(void* stream) override {
     const OnDevice scope(options_.device_index);
     inner_->barrier(stream);
-    last_stream_ = static_cast<cudaStream_t>(stream);
-    has_run_ = true;
   }
-  // The core orders all calls, so the last one's stream stands for all. It must not have been destroyed.
   bool is_idle() override {
     const OnDevice scope(options_.device_index);
-    if (!has_run_) return true;
-    const cudaError_t status = cudaStreamQuery(last_stream_);
-    if (status != cudaSuccess && status != cudaErrorNotReady) cudaGetLastError();
-    return status == cudaSuccess;
+    return inner_->is_idle();
   }
   void check() override { inner_->check(); }
   void abort(const std::string& reason) override { inner_->abort(reason); }
@@ -92,8 +83,6 @@ class OwningCommunicator final : public Communicator {
  private:
   std::unique_ptr<OwnMemory> memory_;
   std::shared_ptr<Communicator> inner_;
-  std::atomic<cudaStream_t> last_stream_{nullptr};
-  std::atomic<bool> has_run_{false};
 };
 
 // The caller's device is its own business: set-up puts it back too.

@@ -1,0 +1,133 @@
+#include "cuda/stream_order.h"
+
+#include <cstring>
+
+#include "cuda/cuda_check.h"
+
+namespace llcoll {
+
+StreamOrder::~StreamOrder() {
+  if (event_ != nullptr) cudaEventDestroy(event_);
+}
+
+void StreamOrder::open(bool streams_may_end) {
+  streams_may_end_ = streams_may_end;
+  dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
+  check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
+}
+
+// Handles are used again once a stream has been destroyed; ids never are.
+StreamOrder::StreamKey StreamOrder::key_of(cudaStream_t stream) const {
+  StreamKey key = reinterpret_cast<uintptr_t>(stream);
+  if (streams_may_end_) check_cuda(cudaStreamGetId(stream, &key), "cudaStreamGetId");
+  return key;
+}
+
+void StreamOrder::enter(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  unsigned long long id = 0;
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, &id), "cudaStreamGetCaptureInfo");
+  stream_ = stream;
+  if (status == cudaStreamCaptureStatusActive) return enter_capture(stream, id);
+  capture_ = nullptr;
+  const StreamKey key = key_of(stream);
+  if (launched_ && key != last_key_) {
+    if (!is_recorded_) check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
+    check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+  }
+  last_stream_ = stream;
+  last_key_ = key;
+  is_recorded_ = false;
+  launched_ = true;
+}
+
+void StreamOrder::enter_capture(cudaStream_t stream, unsigned long long id) {
+  Capture* known = nullptr;
+  for (Capture& capture : captures_) {
+    if (capture.id == id) known = &capture;
+  }
+  // The ids of overlapped launches are those of one capture: one that is taken up again starts without.
+  const bool is_resumed = known != nullptr && last_capture_ != id;
+  if (last_capture_ != id) std::memset(last_launch_, 0, sizeof(last_launch_));
+  if (known == nullptr) {
+    known = &captures_[next_capture_];
+    next_capture_ = (next_capture_ + 1) % kNumCaptures;
+    *known = {id, 0, nullptr};
+  }
+  const StreamKey key = key_of(stream);
+  const bool is_moved = known->stream != key && known->node != nullptr;
+  if (is_moved) {
+#if CUDART_VERSION >= 13000
+    check_cuda(cudaStreamUpdateCaptureDependencies(stream, &known->node, nullptr, 1, cudaStreamAddCaptureDependencies),
+               "cudaStreamUpdateCaptureDependencies");
+#else
+    check_cuda(cudaStreamUpdateCaptureDependencies(stream, &known->node, 1, cudaStreamAddCaptureDependencies),
+               "cudaStreamUpdateCaptureDependencies");
+#endif
+  }
+  known->stream = key;
+  capture_ = known;
+  last_capture_ = id;
+  alone_ = is_resumed || is_moved;
+}
+
+bool StreamOrder::is_idle() const {
+  if (!launched_) return true;
+  const cudaError_t status = is_recorded_ ? cudaEventQuery(event_) : cudaStreamQuery(last_stream_);
+  if (status != cudaSuccess && status != cudaErrorNotReady) cudaGetLastError();
+  return status == cudaSuccess;
+}
+
+// Captured launches let their dependents start early and know whom they may overlap: the launch before them in the
+// same capture, channel by channel. The first of a graph overlaps nobody, since a graph starts behind all earlier
+// work. Eager ones do neither: the host is slower than what that gains, and replays in between are not seen here.
+void StreamOrder::place(Protocol protocol, uint32_t num_channels, LaunchOrder& order) {
+  next_launch_ = next_launch_ == Record::kLaunchMask ? 1 : next_launch_ + 1;
+  order.launch = next_launch_;
+  order.early_trigger = is_capturing() && dependent_launch_;
+  uint32_t* last = last_launch_[protocol];
+  for (uint32_t c = 0; c < num_channels; ++c) {
+    order.last_launch[c] = is_dependent() ? last[c] : 0;
+    if (is_capturing()) last[c] = next_launch_;
+  }
+}
+
+void StreamOrder::launch(const void* kernel, uint32_t num_channels, uint32_t num_threads, void* args,
+                         const char* what) {
+  cudaLaunchAttribute dependent{};
+  dependent.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  dependent.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(num_channels);
+  config.blockDim = dim3(num_threads);
+  config.stream = stream_;
+  config.attrs = &dependent;
+  config.numAttrs = is_dependent() ? 1 : 0;
+  void* params[] = {args};
+  check_cuda(cudaLaunchKernelExC(&config, kernel, params), what);
+  if (!is_capturing()) {
+    // Later its stream may be gone. The default streams never are, and most programs call on one of them or on one
+    // alone.
+    is_recorded_ =
+        streams_may_end_ && stream_ != nullptr && stream_ != cudaStreamLegacy && stream_ != cudaStreamPerThread;
+    if (is_recorded_) check_cuda(cudaEventRecord(event_, stream_), "cudaEventRecord");
+    return;
+  }
+  // Behind a launch a capturing stream depends on that launch's node alone.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaGraphNode_t* nodes = nullptr;
+  size_t num_nodes = 0;
+#if CUDART_VERSION >= 13000
+  const cudaGraphEdgeData* edges = nullptr;
+  check_cuda(cudaStreamGetCaptureInfo(stream_, &status, nullptr, nullptr, &nodes, &edges, &num_nodes),
+             "cudaStreamGetCaptureInfo");
+#else
+  check_cuda(cudaStreamGetCaptureInfo_v2(stream_, &status, nullptr, nullptr, &nodes, &num_nodes),
+             "cudaStreamGetCaptureInfo");
+#endif
+  check_that(status == cudaStreamCaptureStatusActive && num_nodes == 1, "a captured launch left ", num_nodes,
+             " nodes behind its stream");
+  capture_->node = nodes[0];
+}
+
+}  // namespace llcoll
