@@ -14,6 +14,7 @@ import pytest
 
 sim = pytest.importorskip("llcoll._sim", reason="built without the simulator (LLCOLL_SIM=1)")
 
+ALONE = ("streaming", "rows")  # a CPU rank is one thread
 JUST_BELOW_2_32 = 2**32 - 2
 JUST_BELOW_2_31 = 2**31 - 2
 JUST_BELOW_2_63 = 2**63 - 2
@@ -339,17 +340,20 @@ def exchange_programs() -> dict[str, Any]:
         made = [make_call(**{"kernel": kernel, **call}) for call in calls]
         programs[f"{kernel}: {name}"] = make_program(made, **world)
 
-    for kernel in (name for name in sim.kernel_names() if "." not in name and "shot" not in name):
+    others = ("shot", "buffer", ".")
+    for kernel in (n for n in sim.kernel_names() if not any(part in n for part in others)):
+        alone = kernel.endswith("rows")
         rooted = kernel.startswith(("broadcast", "reduce_ll", "reduce_flag", "reduce_sentinel"))
         add("same", kernel, SAME)
         add("three ranks", kernel, [{"numel": 3}] * 4, ranks=3)
         add("sizes", kernel, LONG_THEN_SHORT)
         add("in chunks", kernel, IN_CHUNKS)
-        add("idle member in the tail", kernel, [{"numel": 10, "max_chunk": 2}] * 3, threads=2)
-        add("grids", kernel, [{"numel": n, "channels": c} for n, c in ((8, 2), (4, 1), (8, 3))])
+        if not alone:
+            add("idle member in the tail", kernel, [{"numel": 10, "max_chunk": 2}] * 3, threads=2)
+            add("grids", kernel, [{"numel": n, "channels": c} for n, c in ((8, 2), (4, 1), (8, 3))])
+            add("dependent", kernel, back_to_back(), **USER)
         add("just below 2^32", kernel, SAME, first_epoch=JUST_BELOW_2_32)
         add("timeouts", kernel, [{}] * 6, timeouts=1)
-        add("dependent", kernel, back_to_back(), **USER)
         if "scatter" not in kernel and not kernel.startswith("reduce"):
             add("every bit", kernel, SAME, odd_values=True)
         if rooted:
@@ -369,7 +373,9 @@ def exchange_programs() -> dict[str, Any]:
                 [{"splits": s} for s in ([4, 0, 1], [0, 0, 4])] * 2,
                 ranks=3,
             )
-            add("uneven in chunks", kernel, [{"splits": [9, 2], "max_chunk": 1}] * 3, threads=2)
+            threads = 1 if alone else 2
+            chunks = [{"splits": [9, 2], "max_chunk": 1}] * 3
+            add("uneven in chunks", kernel, chunks, threads=threads)
     return programs
 
 
@@ -382,8 +388,8 @@ def shipped_programs() -> dict[str, Any]:
         programs[f"{kernel}: {name}"] = make_program(made, **world)
 
     for kernel in (name for name in sim.kernel_names() if "." not in name and "shot" in name):
-        streaming = kernel.endswith("streaming")
-        sentinel = "sentinel" in kernel
+        if not sim.has_kernel(kernel, sim.DType.float32):
+            continue
         add("same", kernel, SAME)
         add("three ranks", kernel, [{"numel": 3}] * 4, ranks=3)
         add("four ranks", kernel, [{"numel": 5}] * 3, ranks=4)
@@ -395,8 +401,17 @@ def shipped_programs() -> dict[str, Any]:
         add("just below 2^32", kernel, SAME, first_epoch=JUST_BELOW_2_32)
         add("just below 2^63", kernel, SAME, first_epoch=JUST_BELOW_2_63)
         add("timeouts", kernel, [{}] * 6, timeouts=1)
-        add("odd values", kernel, SAME, odd_values=True)
-        if streaming:  # a CPU rank is one thread
+        # A switch adds NaNs as it will.
+        odd = kernel != "two_shot_pull_multicast"
+        add("odd values", kernel, SAME, odd_values=odd)
+        for dtype in (sim.DType.int32, sim.DType.uint8):
+            if sim.has_kernel(kernel, dtype):
+                add(str(dtype), kernel, [{"numel": 5, "dtype": dtype}] * 3)
+        for dtype, grain in ((sim.DType.bfloat16, 4), (sim.DType.float64, 8)):
+            calls = [{"numel": 3, "dtype": dtype}] * 4
+            if sim.has_kernel(kernel, dtype):
+                add(str(dtype), kernel, calls, grain=grain, odd_values=True)
+        if kernel.endswith(ALONE):
             continue
         grids = [{"numel": n, "channels": c} for n, c in ((8, 2), (4, 1), (8, 4), (2, 2), (8, 1))]
         add("grids", kernel, grids)
@@ -416,23 +431,7 @@ def shipped_programs() -> dict[str, Any]:
         add("user's kernels between", kernel, overlapping(), **USER)
         lone = {"kernel": "user", "dependent": True, "waits": False}
         add("a kernel that never waits between", kernel, [{"dependent": True}, lone] * 4, **USER)
-        if not sentinel and "ahead" not in kernel:
-            add(
-                "uint8" if "flag" in kernel else "int32",
-                kernel,
-                [{"numel": 5, "dtype": sim.DType.uint8 if "flag" in kernel else sim.DType.int32}]
-                * 3,
-            )
-        if "ahead" not in kernel:
-            for dtype, grain in ((sim.DType.bfloat16, 4), (sim.DType.float64, 8)):
-                add(
-                    str(dtype),
-                    kernel,
-                    [{"numel": 3, "dtype": dtype}] * 4,
-                    grain=grain,
-                    odd_values=True,
-                )
-        if "flag" not in kernel:
+        if sim.has_kernel(kernel, sim.DType.float32, once=True):
             add("one unit per member", kernel, [{"numel": 4, "once": True}] * 4, threads=2)
             add(
                 "one unit per member, three ranks",

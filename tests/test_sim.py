@@ -12,12 +12,13 @@ import os
 from typing import Any
 
 import pytest
+import sim_families
 import sim_programs
 from sim_programs import TWO_THREADS, USER, back_to_back, make_call, make_program, sim
 
 SECONDS = float(os.environ.get("LLCOLL_SIM_SECONDS", "20"))
 SEED = int(os.environ.get("LLCOLL_SIM_SEED", datetime.date.today().toordinal())) * 1_000_000_000
-PROGRAMS = sim_programs.shipped_programs()
+PROGRAMS = {**sim_programs.shipped_programs(), **sim_families.programs()}
 KERNELS = sorted({name.split(":")[0] for name in PROGRAMS})
 
 
@@ -74,18 +75,77 @@ EXHAUSTIVE = {
     "dependent": (back_to_back(), USER),
     "a timeout": ([{"numel": 1}] * 3, {"timeouts": 1}),
 }
+# What has rules of its own, in fewer programs: one more choice at each step costs a factor.
+ZERO_COPY = [{"symmetric_inputs": [0, 1], "symmetric_outputs": [0]}] * 3
+IN_PLACE = [{"symmetric_inputs": [0, 1], "in_place": True}] * 3
+FAMILIES: dict[str, dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]] = {
+    "_pull": {
+        "zero copy": (ZERO_COPY, USER),
+        "zero copy in place": (IN_PLACE, USER),
+        "zero copy, two threads": (ZERO_COPY[:2], {**USER, **TWO_THREADS}),
+        "zero copy, a timeout": (ZERO_COPY, {**USER, "timeouts": 1}),
+    },
+    "two_shot_ll128": {
+        "lines": ([{"numel": 2}] * 3, {}),
+        "lines, two threads": ([{"numel": 72}] * 2, TWO_THREADS),
+    },
+    "buffer": {
+        "a buffer, 4 epochs": ([{"numel": 4}] * 4, {}),
+        "a buffer in chunks": ([{"numel": 8, "max_chunk": 1}] * 2, {}),
+        "a buffer, three ranks": ([{"numel": 4}] * 2, {"ranks": 3}),
+    },
+    "rows": {"rows, 4 epochs": ([{"numel": 3}] * 4, {})},
+}
+FAMILY_SEARCHES = [
+    (kernel, name)
+    for part, searches in FAMILIES.items()
+    for kernel in KERNELS
+    if part in kernel and sim.has_kernel(kernel, sim.DType.float32)
+    for name in searches
+]
 ALL_STATES = int(os.environ.get("LLCOLL_SIM_STATES", "20000"))
 
 
-@pytest.mark.parametrize("name", EXHAUSTIVE)
-@pytest.mark.parametrize("kernel", [k for k in KERNELS if not k.endswith("streaming")])
-def test_every_schedule(kernel: str, name: str) -> None:
-    calls, world = EXHAUSTIVE[name]
-    report = sim.explore(small(kernel, calls, **world), max_states=ALL_STATES)
+def search(kernel: str, calls: list[dict[str, Any]], states: int, **world: Any) -> None:
+    report = sim.explore(small(kernel, calls, **world), max_states=states)
     print(f"{report.states} states, {report.ends} ends, complete: {report.complete}")
     assert report.bad.verdict == sim.Verdict.right, report.bad.text + "\n".join(report.trace[-60:])
-    assert report.complete or report.states == ALL_STATES
+    assert report.complete or report.states == states
     assert report.ends > 0 or not report.complete
+
+
+PLAIN = [k for k in KERNELS if k not in {kernel for kernel, _ in FAMILY_SEARCHES}]
+
+
+@pytest.mark.parametrize("name", EXHAUSTIVE)
+@pytest.mark.parametrize("kernel", [k for k in PLAIN if not k.endswith(("streaming", "wide"))])
+def test_every_schedule(kernel: str, name: str) -> None:
+    calls, world = EXHAUSTIVE[name]
+    search(kernel, calls, ALL_STATES, **world)
+
+
+@pytest.mark.parametrize(("kernel", "name"), FAMILY_SEARCHES)
+def test_every_schedule_of_families(kernel: str, name: str) -> None:
+    part = next(part for part in FAMILIES if part in kernel)
+    calls, world = FAMILIES[part][name]
+    search(kernel, calls, ALL_STATES // 4, **world)
+
+
+@pytest.mark.parametrize("order", sim_families.ORDERS)
+def test_ll128_is_deterministic_where_the_order_is(order: tuple[int, ...]) -> None:
+    """Forced to add in one order, every schedule gives the bits of the sum in that order, on
+    every rank; and another order's sum is told from it."""
+    program = sim_families.forced_order(order, order)
+    report = sim.run_random(program, first_seed=SEED, schedules=1000)
+    assert report.bad.verdict == sim.Verdict.right, f"seed {report.bad_seed}: {report.bad.text}"
+    other = sim_families.forced_order(order, (*order[1:], order[0]))
+    assert sim.run_random(other, schedules=1).bad.verdict == sim.Verdict.wrong_data
+
+
+def test_ll128_adds_in_the_order_of_arrival() -> None:
+    """Left alone, the order is the schedule's: some run differs from the sum in rank order."""
+    report = sim.run_random(sim_families.forced_order((), (0, 1, 2)), schedules=100)
+    assert report.bad.verdict == sim.Verdict.wrong_data
 
 
 def test_some_searches_are_complete() -> None:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from sim_programs import MUTANTS, Case, sim
+import sim_families
+import sim_programs
+from sim_programs import Case, sim
+
+MUTANTS = sim_programs.MUTANTS + sim_families.MUTANTS
 
 SCHEDULES = 20_000  # all are found within a few; a protocol that needs more is hard to break
 

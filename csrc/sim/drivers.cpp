@@ -136,6 +136,9 @@ std::vector<std::string> kernel_names() {
   }
   return names;
 }
+bool has_kernel(const std::string& name, DType dtype, bool once, int ranks) {
+  return find_row(name, dtype, once, ranks) != nullptr;
+}
 std::vector<std::string> mutant_names() { return mutant_table(); }
 
 }  // namespace llcoll::sim

@@ -7,7 +7,7 @@
 #include "llcoll/two_shot.h"
 #include "sim/mutant_protocols.h"
 #include "sim/sim_group.h"
-#include "sim/sim_memory.h"
+#include "sim/sim_memory_wide.h"
 
 namespace llcoll::sim {
 
@@ -105,6 +105,9 @@ void add_mutant(std::vector<KernelRow>& rows, const char* name, ScratchKind scra
 
 void add_shipped(std::vector<KernelRow>& rows);
 void add_exchanges(std::vector<KernelRow>& rows);
+void add_pulls(std::vector<KernelRow>& rows);
+void add_lines(std::vector<KernelRow>& rows);
+void add_buffers(std::vector<KernelRow>& rows);
 void add_mutants(std::vector<KernelRow>& rows);
 
 }  // namespace llcoll::sim

@@ -1,5 +1,6 @@
 // The shipped collectives of one exchange.
 #include "sim/kernels.h"
+#include "sim/sim_memory_rows.h"
 
 namespace llcoll::sim {
 
@@ -22,6 +23,9 @@ void add_exchanges(std::vector<KernelRow>& rows) {
   add_exchange<Flag, kGather, SimMemoryAhead>(rows, "all_gather_flag_ahead", ScratchKind::kFlag);
   add_exchange<Flag, kScatter, SimMemoryAhead>(rows, "reduce_scatter_flag_ahead", ScratchKind::kFlag);
   add_exchange<Flag, kAll, SimMemoryAhead>(rows, "all_to_all_flag_ahead", ScratchKind::kFlag);
+  add_exchange<Flag, kGather, SimMemoryRows>(rows, "all_gather_flag_rows", ScratchKind::kFlag);
+  add_exchange<Flag, kScatter, SimMemoryRows>(rows, "reduce_scatter_flag_rows", ScratchKind::kFlag);
+  add_exchange<Flag, kAll, SimMemoryRows>(rows, "all_to_all_flag_rows", ScratchKind::kFlag);
 }
 
 }  // namespace llcoll::sim

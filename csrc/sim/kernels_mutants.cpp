@@ -81,6 +81,9 @@ const std::vector<KernelRow>& kernel_rows() {
     std::vector<KernelRow> all;
     add_shipped(all);
     add_exchanges(all);
+    add_pulls(all);
+    add_lines(all);
+    add_buffers(all);
     add_mutants(all);
     return all;
   }();

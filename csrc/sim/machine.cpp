@@ -31,7 +31,7 @@ void Machine::reset() {
   for (int object = 0; object < num_objects_; ++object) reset_object(object);
   num_messages_ = kMaxObjects + 1;
   num_views_ = 1;
-  num_stores_ = 0;
+  num_stores_ = num_additions_ = 0;
   num_watched_ = 0;
   overflow_ = nullptr;
   clear(views_[0]);
@@ -88,6 +88,17 @@ uint32_t Machine::newest(uint32_t word) const {
   return messages_[objects_[object].last].words[word - footprints_[object].word];
 }
 
+bool Machine::is_settled(const View& view, uint32_t word) const {
+  const int object = object_of_word_[word] - 1;
+  return object < 0 || view.at[object] + 1 == objects_[object].count;
+}
+
+void Machine::settle(uint32_t word) {
+  const int object = object_of_word_[word] - 1;
+  for (Ordering* thread : threads_) thread->current.at[object] = static_cast<Position>(objects_[object].count - 1);
+  for (View* view : outer_views_) view->at[object] = static_cast<Position>(objects_[object].count - 1);
+}
+
 void Machine::store_loosely(Ordering& thread, uint32_t word, int num_words, const uint32_t* in) {
   for (int i = 0; i < num_words; ++i) {
     int object = object_of_word_[word + i] - 1;
@@ -96,11 +107,11 @@ void Machine::store_loosely(Ordering& thread, uint32_t word, int num_words, cons
     const Footprint& at = footprints_[object];
     std::memcpy(words, messages_[objects_[object].last].words, sizeof words);
     words[word + i - at.word] = in[i];
-    insert(thread, object, 0, words, false, thread.released, Store::kStrong);
+    insert(thread, object, 0, words, 0, thread.released, Store::kStrong);
   }
 }
 
-void Machine::load(Ordering& thread, uint32_t word, int num_words, bool strong, uint32_t* out) {
+void Machine::load(Ordering& thread, uint32_t word, int num_words, bool strong, uint32_t* out, bool acquire) {
   const int object = object_at(word, num_words);
   if (object < 0) return load_loosely(word, num_words, out);
   const int count = objects_[object].count;
@@ -109,10 +120,10 @@ void Machine::load(Ordering& thread, uint32_t word, int num_words, bool strong, 
   const Stored& message = messages_[message_at(object, back)];
   std::memcpy(out, message.words, 4u * num_words);
   if (back > 0) thread.stale = true;
-  if (num_watched_ < kMaxWatched) watched_[num_watched_++] = static_cast<uint16_t>(object);
+  watch(object);
   if (strong) {  // a plain load promises nothing about the next one
     thread.current.at[object] = static_cast<Position>(count - 1 - back);
-    if (message.released != 0) join(thread.pending, views_[message.released]);
+    if (message.released != 0) join(acquire ? thread.current : thread.pending, views_[message.released]);
   }
   if (trace) note(strong ? "load" : "get ", word, num_words, out, back);
 }
@@ -126,43 +137,13 @@ void Machine::store(Ordering& thread, uint32_t word, int num_words, const uint32
   int first = thread.current.at[object];
   if (thread.streamed.at[object] > first) first = thread.streamed.at[object];  // its own store to the same place
   uint32_t back = count - 1 - first > 0 ? chooser_.choose(ChoiceKind::kStore, count - first) : 0;
-  while (back > 0 && messages_[message_at(object, back - 1)].rmw) --back;
+  while (back > 0 && messages_[message_at(object, back - 1)].addition != 0) --back;
   if (trace) note("store", word, num_words, in, back);
-  insert(thread, object, back, in, false, kind == Store::kStrong ? thread.released : uint16_t{0}, kind);
+  insert(thread, object, back, in, 0, kind == Store::kStrong ? thread.released : uint16_t{0}, kind);
 }
 
-void Machine::add_float(Ordering& thread, uint32_t word, float value, int num_words) {
-  ++num_stores_;
-  thread.published = true;
-  for (int i = 0; i < num_words; ++i) {
-    const int object = object_at(word + i, 1);
-    if (object < 0) {
-      overflow_ = "atomic addition of another size than the other accesses";
-      return;
-    }
-    // Any message from the view on whose place behind it is still free.
-    const int count = objects_[object].count;
-    const int first = thread.current.at[object];
-    uint32_t back = count - first > 1 ? chooser_.choose(ChoiceKind::kStore, count - first) : 0;
-    while (back > 0 && messages_[message_at(object, back - 1)].rmw) --back;
-    const Stored& before = messages_[message_at(object, back)];
-    const float sum = __builtin_bit_cast(float, before.words[0]) + value;
-    const uint32_t bits = __builtin_bit_cast(uint32_t, sum);
-    // A release sequence goes on through atomics.
-    uint16_t released = thread.released;
-    if (before.released != 0) {
-      View both;
-      copy(both, views_[before.released]);
-      if (released != 0) join(both, views_[released]);
-      released = keep(both);
-    }
-    if (trace) note("add  ", word + i, 1, &bits, back);
-    insert(thread, object, back, &bits, true, released, Store::kStrong);
-  }
-}
-
-void Machine::insert(Ordering& thread, int object, int back, const uint32_t* words, bool rmw, uint16_t released,
-                     Store kind) {
+void Machine::insert(Ordering& thread, int object, int back, const uint32_t* words, uint32_t addition,
+                     uint16_t released, Store kind) {
   Object& o = objects_[object];
   if (num_messages_ == kMaxMessages || o.count == kMaxHistory) {
     overflow_ = "too many stores";
@@ -172,7 +153,7 @@ void Machine::insert(Ordering& thread, int object, int back, const uint32_t* wor
   Stored& message = messages_[id];
   std::memcpy(message.words, words, 4u * footprints_[object].num_words);
   message.released = released;
-  message.rmw = rmw;
+  message.addition = addition;
   const int position = o.count - back;
   if (back == 0) {
     message.previous = o.last;

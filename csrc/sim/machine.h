@@ -30,7 +30,8 @@ struct Stored {
   uint32_t words[4];
   uint16_t previous;
   uint16_t released;  // view that an acquiring reader gets; 0: none
-  bool rmw;           // follows its predecessor at once: nothing may come to rest between
+  uint32_t addition;  // not 0: follows its predecessor at once, nothing may come to rest between; parts of one addition
+                      // share the number
 };
 
 struct Object {
@@ -68,10 +69,14 @@ class Machine {
   Machine(std::vector<uint32_t> initial, Chooser& chooser);
   void reset();
 
-  void load(Ordering& thread, uint32_t word, int num_words, bool strong, uint32_t* out);
+  // `acquire`: as if a fence for this one message followed.
+  void load(Ordering& thread, uint32_t word, int num_words, bool strong, uint32_t* out, bool acquire = false);
   void store(Ordering& thread, uint32_t word, int num_words, const uint32_t* in, Store kind);
-  // One atomic addition to each of `num_words` floats, word by word. Relaxed.
-  void add_float(Ordering& thread, uint32_t word, float value, int num_words);
+  // Lines of `num_parts` parts of 4 words (machine_lines.cpp). One addition of `in` to all parts, word by word with
+  // `add`; a load of all of them, which sees each addition in all parts or in none if `whole`. Relaxed.
+  using AddWords = uint32_t (*)(uint32_t, uint32_t);
+  void add_line(Ordering& thread, uint32_t word, int num_parts, const uint32_t* in, AddWords add);
+  void load_line(Ordering& thread, uint32_t word, int num_parts, uint32_t* out, bool whole);
 
   void fence_acquire(Ordering& thread);
   void fence_release(Ordering& thread);
@@ -87,6 +92,8 @@ class Machine {
 
   // The newest value, whoever asks: for checks at the end of a call.
   uint32_t newest(uint32_t word) const;
+  // Whether a reader with this view is bound to see the newest value.
+  bool is_settled(const View& view, uint32_t word) const;
   uint32_t stores() const { return num_stores_; }
   const char* overflow() const { return overflow_; }
 
@@ -99,6 +106,9 @@ class Machine {
   int num_watched() const { return num_watched_; }
   const uint16_t* watched() const { return watched_; }
   static constexpr int kMaxWatched = 24;
+
+  // All threads see the newest value from now on.
+  void settle(uint32_t word);
 
   // For the explorer: the state in a canonical form (hash) and as bytes (save, load_state).
   uint64_t hash() const;
@@ -121,7 +131,11 @@ class Machine {
   void load_loosely(uint32_t word, int num_words, uint32_t* out) const;
   void store_loosely(Ordering& thread, uint32_t word, int num_words, const uint32_t* in);
   uint16_t message_at(int object, int back) const;
-  void insert(Ordering& thread, int object, int back, const uint32_t* words, bool rmw, uint16_t released, Store kind);
+  void insert(Ordering& thread, int object, int back, const uint32_t* words, uint32_t addition, uint16_t released,
+              Store kind);
+  void watch(int object) {
+    if (num_watched_ < kMaxWatched) watched_[num_watched_++] = static_cast<uint16_t>(object);
+  }
   void reset_object(int object);
   void forget_from(int object);
   void note(const char* what, uint32_t word, int num_words, const uint32_t* words, int back);
@@ -143,6 +157,7 @@ class Machine {
   int num_messages_ = 0;
   int num_views_ = 1;
   uint32_t num_stores_ = 0;
+  uint32_t num_additions_ = 0;
   uint16_t watched_[kMaxWatched];
   int num_watched_ = 0;
   const char* overflow_ = nullptr;

@@ -31,7 +31,7 @@ uint64_t Machine::hash() const {
       uint64_t low, high;
       std::memcpy(&low, &m.words[0], 8);
       std::memcpy(&high, &m.words[2], 8);
-      h = mix(mix(h, low), mix(high, released[m.released] + (m.rmw ? 1 : 0)));
+      h = mix(mix(h, low), mix(high, released[m.released] + m.addition));
       id = m.previous;
     }
   }
@@ -43,7 +43,9 @@ void Machine::save(std::vector<char>& to) const {
     const char* first = static_cast<const char*>(from);
     to.insert(to.end(), first, first + bytes);
   };
-  const int32_t head[5] = {num_objects_, num_messages_, num_views_, static_cast<int32_t>(num_stores_), num_watched_};
+  const int32_t head[6] = {num_objects_, num_messages_,
+                           num_views_,   static_cast<int32_t>(num_stores_),
+                           num_watched_, static_cast<int32_t>(num_additions_)};
   put(head, sizeof head);
   put(watched_, sizeof(uint16_t) * num_watched_);
   put(objects_, sizeof(Object) * num_objects_);
@@ -57,13 +59,14 @@ const char* Machine::load_state(const char* from) {
     std::memcpy(to, from, bytes);
     from += bytes;
   };
-  int32_t head[5];
+  int32_t head[6];
   get(head, sizeof head);
   const int num_objects = head[0];
   num_messages_ = head[1];
   num_views_ = head[2];
   num_stores_ = static_cast<uint32_t>(head[3]);
   num_watched_ = head[4];
+  num_additions_ = static_cast<uint32_t>(head[5]);
   get(watched_, sizeof(uint16_t) * num_watched_);
   get(objects_, sizeof(Object) * num_objects);
   get(&messages_[1], sizeof(Stored) * num_objects);

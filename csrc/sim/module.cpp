@@ -45,7 +45,10 @@ PYBIND11_MODULE(_sim, m) {
       .def_readwrite("waits", &sim::Call::waits)
       .def_readwrite("root", &sim::Call::root)
       .def_readwrite("splits", &sim::Call::splits)
-      .def_readwrite("absent", &sim::Call::absent);
+      .def_readwrite("absent", &sim::Call::absent)
+      .def_readwrite("symmetric_inputs", &sim::Call::symmetric_inputs)
+      .def_readwrite("symmetric_outputs", &sim::Call::symmetric_outputs)
+      .def_readwrite("lines", &sim::Call::lines);
   py::class_<sim::Program>(m, "Program")
       .def(py::init<>())
       .def_readwrite("ranks", &sim::Program::ranks)
@@ -57,6 +60,10 @@ PYBIND11_MODULE(_sim, m) {
       .def_readwrite("early_trigger", &sim::Program::early_trigger)
       .def_readwrite("resident", &sim::Program::resident)
       .def_readwrite("timeouts", &sim::Program::timeouts)
+      .def_readwrite("inexact", &sim::Program::inexact)
+      .def_readwrite("add_order", &sim::Program::add_order)
+      .def_readwrite("sum_order", &sim::Program::sum_order)
+      .def_readwrite("aged_epoch", &sim::Program::aged_epoch)
       .def_readwrite("mutant", &sim::Program::mutant)
       .def_readwrite("calls", &sim::Program::calls);
   py::class_<sim::Outcome>(m, "Outcome")
@@ -87,5 +94,7 @@ PYBIND11_MODULE(_sim, m) {
         py::call_guard<py::gil_scoped_release>());
   m.def("trace_of", &sim::trace_of, py::arg("program"), py::arg("seed"));
   m.def("kernel_names", &sim::kernel_names);
+  m.def("has_kernel", &sim::has_kernel, py::arg("name"), py::arg("dtype"), py::arg("once") = false,
+        py::arg("ranks") = 2);
   m.def("mutant_names", &sim::mutant_names);
 }

@@ -42,6 +42,21 @@ enum class Mutant {
   kOneThreadNoWait,
   kNoLaunchGuard,
   kEarlyTrigger,
+  // Pulls
+  kNoReadyWait,
+  kNoExit,
+  kNoDone,
+  kSourceNotSaid,
+  kOneReadyWord,
+  kOneStaging,
+  kInPlaceEarly,
+  // LL128
+  kLinesNotCleared,
+  kResultsNotCleared,
+  kLinesClearedLate,
+  kLineSplit,
+  // Narrow flags
+  kNoScrub,
   kCount,
 };
 
@@ -75,9 +90,21 @@ inline const std::vector<std::string>& mutant_table() {
       "one_thread_no_wait",
       "no_launch_guard",
       "early_trigger",
+      "no_ready_wait",
+      "no_exit",
+      "no_done",
+      "source_not_said",
+      "one_ready_word",
+      "one_staging",
+      "in_place_early",
+      "lines_not_cleared",
+      "results_not_cleared",
+      "lines_cleared_late",
+      "line_split",
+      "no_scrub",
   };
   return names;
 }
-static_assert(static_cast<int>(Mutant::kCount) == 28);
+static_assert(static_cast<int>(Mutant::kCount) == 40);
 
 }  // namespace llcoll::sim

@@ -25,6 +25,10 @@ struct Call {
   int root = 0;             // broadcast, reduce
   std::vector<int> splits;  // elements of each rank's part; all_to_all: from each rank to each rank, by sender
   std::vector<int> absent;  // ranks that never make this call
+  // Pulls: ranks whose input, or output, lies in the group's symmetric pool. In place one says both.
+  std::vector<int> symmetric_inputs;
+  std::vector<int> symmetric_outputs;
+  int lines = 3;  // LL128: of a tile
 };
 
 struct Program {
@@ -37,6 +41,12 @@ struct Program {
   bool early_trigger = false;  // dependents may start after a launch's own wait, not only after its last receive
   int resident = 0;            // CTAs that fit at once on the GPU that the ranks share; 0: no limit
   int timeouts = 0;            // waits that may give up although their peer is only slow
+  bool inexact = false;        // values whose sum depends on the order of additions
+  // LL128: the k-th addition to any line is rank add_order[k]'s; empty: as they come. What is expected is the sum in
+  // `sum_order`; empty: in rank order.
+  std::vector<int> add_order;
+  std::vector<int> sum_order;
+  uint64_t aged_epoch = 0;  // narrow LL: slots begin with the flag of this epoch, from one period of flags ago
   std::string mutant = "none";
   std::vector<Call> calls;
 };
@@ -74,6 +84,7 @@ RandomReport run_random(const Program& program, uint64_t first_seed, uint64_t sc
 ExploreReport explore(const Program& program, uint64_t max_states, double max_seconds);
 std::vector<std::string> trace_of(const Program& program, uint64_t seed);
 std::vector<std::string> kernel_names();
+bool has_kernel(const std::string& name, DType dtype, bool once, int ranks);
 std::vector<std::string> mutant_names();
 
 }  // namespace llcoll::sim

@@ -32,6 +32,14 @@ struct SimCta {
     if (lane->world.is(Mutant::kNoVoteBarrier) || lane->world.is(Mutant::kReaderIsNotSender)) return value;
     return lane->world.barrier(lane->thread, value);
   }
+  // LL128: a member owns whole lines and polls alone.
+  static constexpr int kLineLanes = 1;
+  uint32_t first_of_line(uint32_t x) const { return x; }
+  void converge_line() const {}
+  bool all_lanes(bool value) const { return value; }
+  bool any_lane(bool value) const { return value; }
+  // Pulls: words that all members see; barriers alone keep writers from readers.
+  uint64_t& board(int k) const { return lane->world.board(lane->thread, k); }
   bool may_overlap() const { return last_launch != 0 && lane->world.has_launch_guard(); }
   void trigger() const { lane->world.trigger(lane->thread); }
 

@@ -17,6 +17,7 @@ struct SimMemoryOf {
   static constexpr int kPeerBatch = 2;
   static constexpr int kFlagAhead = ahead;
   static constexpr int kFlagBuffers = 2 * (ahead + 1);  // the fewest that are right
+  static constexpr bool kGridEndReleases = ahead == 0;  // as on CUDA; on CPU nothing ends
   struct Patience {};
 
   Lane* lane;
@@ -46,6 +47,39 @@ struct SimMemoryOf {
     Packet packet;
     std::memcpy(&packet, words, sizeof packet);
     return packet;
+  }
+
+  // An acquire for this one message. Mutants pass over ready words of pulls, or over what they say.
+  Packet load_packet_acquire(const Packet* at) const {
+    const uint32_t word = enter(at, sizeof(Packet));
+    const int phase = lane->world.ready_phase(word);
+    const Symmetric& own = lane->launch.symmetric;
+    const uint64_t places = own.input | uint64_t{own.output} << 32;
+    constexpr uint64_t kFarAhead = uint64_t{1} << 62;
+    if (phase == 0 && is(Mutant::kNoReadyWait)) return {places, kFarAhead};
+    if (phase == 1 && is(Mutant::kNoExit)) return {0, kFarAhead};
+    if (phase == 2 && is(Mutant::kNoDone)) return {0, kFarAhead};
+    uint32_t words[4];
+    before_load();
+    machine().load(order(), word, 4, true, words, !is(Mutant::kNoAcquireAfterFlag));
+    Packet packet;
+    std::memcpy(&packet, words, sizeof packet);
+    if (phase == 0 && is(Mutant::kSourceNotSaid)) packet.payload = places;
+    return packet;
+  }
+
+  // One access of 8 bytes.
+  void store_narrow(NarrowPacket* at, NarrowPacket packet) const {
+    if (is(Mutant::kNoScrub) && packet.flag == 0) return;
+    const uint32_t words[2] = {packet.payload, packet.flag};
+    machine().store(order(), enter(at, sizeof packet), 2, words, Store::kStrong);
+  }
+  NarrowPacket load_narrow(const NarrowPacket* at) const {
+    const uint32_t word = enter(at, sizeof(NarrowPacket));
+    uint32_t words[2];
+    before_load();
+    machine().load(order(), word, 2, true, words);
+    return {words[0], words[1]};
   }
 
   template <class Unit>
@@ -178,6 +212,24 @@ struct SimMemoryOf {
     machine().store(order(), word, 4, words, Store::kPlain);
   }
 
+  // Of an LLBuffer. It knows no launch ids: its kernels wait for each other.
+  BufferRecord load_record(const BufferRecord* at) const {
+    const uint32_t word = enter(place_of(at), sizeof(BufferRecord));
+    uint32_t words[4];
+    before_load();
+    machine().load(order(), word, 4, true, words);
+    BufferRecord record;
+    std::memcpy(&record, words, sizeof record);
+    if (is(Mutant::kSendOnAfterTimeout)) record.failed = 0;
+    if (record.failed != 0) lane->world.mark_failed(lane->thread);
+    return record;
+  }
+  void store_record(BufferRecord* at, BufferRecord record) const {
+    uint32_t words[4];
+    std::memcpy(words, &record, sizeof words);
+    machine().store(order(), enter(place_of(at), sizeof record), 4, words, Store::kPlain);
+  }
+
   // On CUDA the launch before has a little time left to end, once it has written its record; here it has ended.
   Record await_record(const Record* at, uint32_t launch) const {
     while (load_record(at).launch() != launch) {
@@ -205,7 +257,7 @@ struct SimMemoryOf {
   }
   void stop_waiting(const Patience&) const {}
 
- private:
+ protected:
   bool is(Mutant mutant) const { return lane->world.is(mutant); }
   Machine& machine() const { return lane->world.machine(); }
   Ordering& order() const { return lane->thread.order; }
@@ -226,11 +278,14 @@ struct SimMemoryOf {
     return word[0] != 0;
   }
 
-  const Record* place_of(const Record* at) const {
+  // Where a record of either kind lies; mutants keep it elsewhere.
+  template <class R>
+  const R* place_of(const R* at) const {
     if (is(Mutant::kOneRecordForAll)) return at - lane->thread.channel;
     const bool other_handle = is(Mutant::kTwoHandles) && lane->world.call_of(lane->thread) % 2 == 1;
     const bool other_protocol = is(Mutant::kSharedScratch) && lane->launch.row->scratch == ScratchKind::kSentinel;
-    return other_handle || other_protocol ? lane->world.spare_record(lane->thread) : at;
+    if (!other_handle && !other_protocol) return at;
+    return reinterpret_cast<const R*>(lane->world.spare_record(lane->thread));
   }
 
   template <class Unit>
@@ -269,7 +324,6 @@ struct SimMemoryOf {
   }
 };
 
-using SimMemory = SimMemoryOf<0, false>;
 using SimMemoryAhead = SimMemoryOf<1, false>;
 using SimMemoryStreaming = SimMemoryOf<1, true>;
 using SimMemorySwapping = SimMemoryOf<1, true, true>;

@@ -60,12 +60,17 @@ void reduce_words(DType dtype, ReduceOp op, const std::vector<const uint32_t*>& 
   }
 }
 
-void fill_words(DType dtype, bool odd_values, Random& random, uint32_t* words, uint32_t num_words) {
+void fill_words(DType dtype, Values values, Random& random, uint32_t* words, uint32_t num_words) {
+  const bool odd_values = values == Values::kOdd;
   for (uint32_t i = 0; i < num_words; ++i) {
     const uint32_t bits = random.below(1u << 20);
     switch (dtype) {
       case DType::kFloat32:
         words[i] = __builtin_bit_cast(uint32_t, static_cast<float>(bits));
+        if (values == Values::kInexact) {  // both signs, exponents far apart
+          words[i] = static_cast<uint32_t>(random.next()) & 0x807FFFFFu;
+          words[i] |= (100 + random.below(30)) << 23;
+        }
         break;
       case DType::kFloat64: {
         const uint64_t wide = __builtin_bit_cast(uint64_t, static_cast<double>(bits) * 1.37);

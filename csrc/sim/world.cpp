@@ -1,4 +1,4 @@
-// A run: launches, fibers, barriers, ends of calls.
+// A run: fibers, choices, waits, barriers.
 #include "sim/world.h"
 
 #include <algorithm>
@@ -11,7 +11,9 @@ thread_local World* active = nullptr;
 
 constexpr uint32_t kMaxSteps = 60000;
 
-void enter_fiber() {
+}  // namespace
+
+void World::enter_fiber() {
   World& world = *active;
   Thread& thread = world.running();
   Lane lane{world, thread, world.launch_of(thread)};
@@ -22,8 +24,6 @@ void enter_fiber() {
   }
   world.exit_thread();
 }
-
-}  // namespace
 
 void World::begin(std::vector<std::string>* trace) {
   active = this;
@@ -36,6 +36,7 @@ void World::begin(std::vector<std::string>* trace) {
     ranks_[r].next_call = 0;
     ranks_[r].last_grid = -1;
   }
+  std::fill(line_turns_.begin(), line_turns_.end(), uint8_t{0});
   num_grids_ = top_thread_ = resident_ctas_ = 0;
   running_ = -1;
   timeouts_left_ = program_.timeouts;
@@ -146,6 +147,8 @@ bool World::is_runnable(const Thread& thread) const {
                  thread.watch_sum;
     case ThreadState::kGridWait:
       return grids_[thread.awaited].complete;
+    case ThreadState::kLineTurn:
+      return is_line_turn(thread);
     default:
       return false;
   }
@@ -216,62 +219,16 @@ bool World::barrier(Thread& thread, bool value) {
   return cta.result != 0;
 }
 
-void World::trigger(Thread& thread) {
-  if (thread.triggered) return;
-  thread.triggered = true;
-  --grids_[thread.grid].untriggered;
-  thread.order.published = true;
-}
-
-// What the launch before did becomes visible, and is released by this thread's stores from here on; what this thread
-// itself did before is not.
-void World::grid_wait(Thread& thread) {
-  if (thread.waited) return;
-  if (is(Mutant::kNoGridWait) || (is(Mutant::kOneThreadNoWait) && thread.member != 0)) {
-    thread.waited = true;
-    return;
-  }
-  const int before = grids_[thread.grid].before;
-  if (before >= 0) join_launch(thread, before);
-  thread.waited = true;
-}
-
-void World::join_launch(Thread& thread, int grid) {
-  thread.awaited = static_cast<int16_t>(grid);
-  if (!grids_[grid].complete) yield(thread, ThreadState::kGridWait);
-  View released;
-  machine_->copy(released, machine_->kept(thread.order.released));
-  machine_->join(released, grids_[grid].done);
-  machine_->join(thread.order.current, grids_[grid].done);
-  thread.order.released = machine_->keep(released);
-  thread.order.published = true;
-}
-
-// The id of the launch that wrote this channel's record last and may still be at work; 0: none. As the launcher has it.
-uint32_t World::last_launch(const Thread& thread) const {
-  const int call = call_of(thread), rank = rank_of(thread);
-  if (!program_.calls[call].dependent) return 0;
-  const Launch& own = launch_of(thread);
-  for (int k = call - 1; k >= 0; --k) {
-    const Launch& other = launches_[k * program_.ranks + rank];
-    const auto& absent = program_.calls[k].absent;
-    if (other.row == nullptr || other.row->scratch != own.row->scratch) continue;
-    if (program_.calls[k].channels <= thread.channel) continue;
-    if (std::find(absent.begin(), absent.end(), rank) == absent.end()) return static_cast<uint32_t>(k) + 1;
-  }
-  return 0;
-}
-
-void World::await_end(Thread& thread, uint32_t launch) {
-  for (int g = 0; g < num_grids_; ++g) {
-    if (grids_[g].rank == rank_of(thread) && grids_[g].call == static_cast<int>(launch) - 1) join_launch(thread, g);
-  }
-}
-
 void World::give_up(Thread& thread) {
   mark_failed(thread);
   const uint32_t word = 1u + static_cast<uint32_t>(rank_of(thread));
-  for (int r = 0; r < program_.ranks; ++r) machine_->store(thread.order, abort_word(r), 1, &word, Store::kStrong);
+  // Premise (time, not order): the fence behind these stores ends when everybody sees them. A pull rests on it: what
+  // peers read of an input that its owner took back counts for nothing, since they look at the abort word behind it.
+  const bool settles = launch_of(thread).row->scratch == ScratchKind::kPull;
+  for (int r = 0; r < program_.ranks; ++r) {
+    machine_->store(thread.order, abort_word(r), 1, &word, Store::kStrong);
+    if (settles) machine_->settle(abort_word(r));
+  }
 }
 
 void World::fail(Verdict verdict, const std::string& text) {
@@ -283,7 +240,8 @@ void World::fail(Verdict verdict, const std::string& text) {
 }
 
 uint32_t World::word_of(const void* at, size_t bytes, Thread& thread) {
-  const auto offset = static_cast<uint64_t>(static_cast<const char*>(at) - space_);
+  auto offset = static_cast<uint64_t>(static_cast<const char*>(at) - space_);
+  if (is(Mutant::kInPlaceEarly)) offset %= uint64_t{num_words_} * 4;  // the output by another name
   if (offset + bytes > uint64_t{num_words_} * 4 || (offset % 4 != 0 && offset / 4 < user_word_)) {
     fail(Verdict::kBadAccess, "rank " + std::to_string(rank_of(thread)) + " accesses what is no memory of the group's");
   }
@@ -292,117 +250,8 @@ uint32_t World::word_of(const void* at, size_t bytes, Thread& thread) {
                              " CTA " + std::to_string(thread.channel) + " thread " + std::to_string(thread.member);
   }
   if (machine_->overflow() != nullptr) fail(Verdict::kLimit, machine_->overflow());
-  return static_cast<uint32_t>(offset / 4);
-}
-
-bool World::may_start(int rank) const {
-  const RankState& state = ranks_[rank];
-  if (state.next_call == int(program_.calls.size())) return false;
-  const Call& call = program_.calls[state.next_call];
-  if (program_.resident > 0 && resident_ctas_ + call.channels > program_.resident) return false;
-  if (state.last_grid < 0) return true;
-  if (call.dependent) return grids_[state.last_grid].untriggered == 0;
-  for (int g = 0; g < num_grids_; ++g) {
-    if (grids_[g].rank == rank && !grids_[g].complete) return false;
-  }
-  return true;
-}
-
-bool World::start_grids() {
-  bool any = false;
-  const int first = exploring_ ? 0 : static_cast<int>(random_.below(static_cast<uint32_t>(program_.ranks)));
-  for (int i = 0; i < program_.ranks; ++i) {
-    const int rank = (first + i) % program_.ranks;
-    if (!may_start(rank)) continue;
-    start_grid(rank);
-    any = true;
-  }
-  return any;
-}
-
-void World::start_grid(int rank) {
-  RankState& state = ranks_[rank];
-  const int call = state.next_call++;
-  const Call& spec = program_.calls[call];
-  for (const int absent : spec.absent) {
-    if (absent == rank) return;
-  }
-  const int idx = num_grids_++;
-  GridState& grid = grids_[idx];
-  const int before = state.last_grid;
-  machine_->clear(grid.done);
-  grid.started = true;
-  grid.complete = grid.failed = false;
-  grid.rank = static_cast<int16_t>(rank);
-  grid.call = static_cast<int16_t>(call);
-  grid.before = static_cast<int16_t>(spec.dependent ? before : -1);
-  grid.alive = grid.untriggered = static_cast<uint8_t>(spec.channels * program_.threads);
-  if (spec.kernel != "user" && launches_[call * program_.ranks + rank].data_call == call) write_input(rank, call);
-  // A dependent launch sees what the launch before it saw when it started.
-  grid.start_view = spec.dependent && before >= 0 ? grids_[before].start_view : machine_->keep(state.carried);
-  state.last_grid = static_cast<int16_t>(idx);
-  resident_ctas_ += spec.channels;
-  if (is(Mutant::kLateClear) && call == 0 && rank == program_.ranks - 1) clear_late(rank);
-  int cta = 0;
-  for (int c = 0; c < spec.channels; ++c) {
-    while (ctas_[cta].used) ++cta;
-    ctas_[cta].used = true;
-    ctas_[cta].arrived = ctas_[cta].value = ctas_[cta].result = 0;
-    ctas_[cta].size = static_cast<uint8_t>(program_.threads);
-    for (int m = 0; m < program_.threads; ++m) {
-      int t = 0;
-      while (t < kMaxThreads && threads_[t].state != ThreadState::kFree) ++t;
-      if (t == kMaxThreads) {
-        fail(Verdict::kLimit, "too many threads");
-        return;
-      }
-      if (t >= top_thread_) top_thread_ = t + 1;
-      Thread& thread = threads_[t];
-      thread.watch_all = thread.triggered = false;
-      thread.num_watched = 0;
-      thread.order.published = thread.order.stale = false;
-      machine_->clear(thread.order.pending);
-      machine_->clear(thread.order.streamed);
-      thread.state = ThreadState::kReady;
-      thread.member = static_cast<uint8_t>(m);
-      thread.grid = static_cast<int16_t>(idx);
-      thread.cta = static_cast<int16_t>(cta);
-      thread.channel = static_cast<uint8_t>(c);
-      thread.waited = !spec.dependent;
-      machine_->copy(thread.order.current, machine_->kept(grid.start_view));
-      thread.order.released = grid.start_view;
-      char* top = stacks_ + (static_cast<size_t>(t) + 1) * kStackBytes;
-      thread.sp = make_fiber(top, enter_fiber);
-    }
-  }
-}
-
-void World::exit_thread() {
-  Thread& thread = running();
-  GridState& grid = grids_[thread.grid];
-  trigger(thread);
-  machine_->join(grid.done, thread.order.current);
-  machine_->join(grid.done, thread.order.pending);
-  machine_->join(grid.done, thread.order.streamed);
-  thread.state = ThreadState::kFree;
-  bool cta_ends = true;
-  for (int i = 0; i < top_thread_; ++i) {
-    cta_ends &= threads_[i].state == ThreadState::kFree || threads_[i].cta != thread.cta;
-  }
-  if (cta_ends) {
-    ctas_[thread.cta].used = false;
-    --resident_ctas_;
-  }
-  if (--grid.alive == 0) finish_grid(thread.grid);
-  void* nowhere;
-  llcoll_sim_switch(&nowhere, main_sp_);
-}
-
-void World::finish_grid(int idx) {
-  GridState& grid = grids_[idx];
-  grid.complete = true;
-  machine_->join(ranks_[grid.rank].carried, grid.done);
-  check_output(grid);
+  const auto word = static_cast<uint32_t>(offset / 4);
+  return mutant_ == Mutant::kNone ? word : remap(word);
 }
 
 }  // namespace llcoll::sim

@@ -7,9 +7,11 @@
 #pragma once
 
 #include <memory>
+#include <stdexcept>
 
 #include "exchange_plan.h"
-#include "llcoll/layout.h"
+#include "llcoll/ll128.h"
+#include "llcoll/ll_memory.h"
 #include "llcoll/message.h"
 #include "sim/fiber.h"
 #include "sim/machine.h"
@@ -22,12 +24,17 @@ inline constexpr int kMaxSimRanks = 8;
 inline constexpr int kMaxThreads = 48;
 inline constexpr int kMaxGrids = 160;
 inline constexpr int kMaxCtas = 48;
-inline constexpr size_t kStackBytes = 24 * 1024;
+inline constexpr size_t kStackBytes = 40 * 1024;
+inline constexpr int kLineBatch = 2;  // LL128: parts of the message that one barrier serves
+inline constexpr int kDisplacedWords = 2 * kLineBatch * kMaxTileLines;
+
+// What a kernel makes of an LLBuffer: nothing, or one of these.
+enum class BufferUse : uint8_t { kNone, kAllReduce, kAllGather, kAllToAll, kRing };
 
 class World;
 struct Lane;
 using Kernel = void (*)(Lane&);
-enum class ScratchKind { kLl, kSentinel, kFlag, kCount };
+enum class ScratchKind { kLl, kSentinel, kFlag, kPull, kNarrow, kLines, kCount };
 
 struct KernelRow {
   std::string name;
@@ -42,7 +49,18 @@ struct KernelRow {
   int slot_bytes;
   bool push;
   Collective collective;
+  int per_line = 0;  // LL128: elements of a line
+  BufferUse buffer = BufferUse::kNone;
+  LlMode mode = LlMode::kLl;  // of an LLBuffer
+  int num_parts = 0;          // of an LLBuffer
 };
+inline void check(bool condition, const std::string& text) {
+  if (!condition) throw std::invalid_argument("llcoll._sim: " + text);
+}
+inline constexpr int kNumScratches = static_cast<int>(ScratchKind::kCount);
+
+// Regions of a chunk's slots in the row's scratch.
+uint32_t regions_of(const KernelRow& row, int ranks);
 const KernelRow* find_row(const std::string& name, DType dtype, bool once, int ranks);
 const std::vector<KernelRow>& kernel_rows();
 
@@ -53,11 +71,14 @@ struct Launch {
   Message message{};
   Plan plan{};
   ExchangePlan exchange{};  // of collectives of one exchange
+  Symmetric symmetric{};    // of pulls
+  const SymmetricBuffer* buffer = nullptr;
+  uint32_t line_slots = 0;
   ReduceOp op = ReduceOp::kSum;
   int data_call = 0;  // whose input values the input holds
 };
 
-enum class ThreadState : uint8_t { kFree, kReady, kPolling, kBarrier, kGridWait, kTimedOut };
+enum class ThreadState : uint8_t { kFree, kReady, kPolling, kBarrier, kGridWait, kLineTurn, kTimedOut };
 
 struct Thread {
   void* sp;
@@ -66,6 +87,7 @@ struct Thread {
   int16_t grid;
   int16_t cta;      // index into ctas
   int16_t awaited;  // the launch whose end it waits for
+  uint16_t line;    // whose turn it waits for
   uint8_t channel;
   bool watch_all;
   bool waited;  // grid_wait() is behind it
@@ -80,6 +102,8 @@ struct CtaState {
   uint8_t size, arrived, value, result;
   bool used;
   View view;
+  uint64_t board[2 * kMaxSimRanks];     // of pulls
+  uint32_t displaced[kDisplacedWords];  // of LL128
 };
 
 struct GridState {
@@ -138,6 +162,21 @@ class World final : public Chooser {
   static constexpr uint32_t kControlWords = 4 + 4 * 8;
   char* raw(uint32_t word) { return reinterpret_cast<char*>(&raw_[word - user_word_]); }
   uint32_t abort_word(int rank) const { return static_cast<uint32_t>(rank) * kControlWords; }
+  // The first word of a rank's input; the output lies user_words_ behind it.
+  uint32_t input_word(int rank) const { return user_word_ + static_cast<uint32_t>(rank) * user_stride_; }
+  // Where a word of the pull scratch's ready words belongs: its phase; -1: it is none.
+  int ready_phase(uint32_t word) const;
+  bool is_line(uint32_t word) const;
+  uint32_t next_buffer_of_lines(uint32_t word) const;  // of two epochs later
+  // Forced order of additions: waits until it is this rank's turn at the line, and ends the turn.
+  void begin_line_turn(Thread& thread, uint32_t word);
+  void end_line_turn(uint32_t word);
+  uint64_t& board(const Thread& thread, int k) {
+    return ctas_[thread.cta].board[k < kMaxRanks ? k : k - kMaxRanks + kMaxSimRanks];
+  }
+  uint32_t* displaced(const Thread& thread) { return ctas_[thread.cta].displaced; }
+  // A store to all ranks goes to this address and on: no memory lies there.
+  static char* multicast_base() { return reinterpret_cast<char*>(uintptr_t{1} << 46); }
   void user_kernel(Lane& lane);
 
   Machine& machine() { return *machine_; }
@@ -152,6 +191,7 @@ class World final : public Chooser {
   int num_threads() const { return program_.threads; }
   Thread& running() { return threads_[running_]; }
   void exit_thread();
+  static void enter_fiber();  // where a fiber begins: the kernel of the running thread
 
  private:
   void lay_out();
@@ -166,6 +206,16 @@ class World final : public Chooser {
   uint32_t user_value(uint32_t word) const { return is_raw(word) ? raw_[word - user_word_] : machine_->newest(word); }
   void join_launch(Thread& thread, int grid);
   void plan_all_reduce(int call);
+  void expect_all_reduce(int call);
+  void lay_out_buffer(const Call& call, const KernelRow& row);
+  void empty_slots(ScratchKind kind, uint32_t* scratch) const;
+  void plan_buffer(int call);
+  void initial_buffers(std::vector<uint32_t>& words) const;
+  void connect_buffers();
+  void connect(Launch& launch, const Call& call, int rank);
+  uint32_t remap(uint32_t word) const;
+  bool is_line_turn(const Thread& thread) const;
+  uint32_t line_at(uint32_t word) const { return (word - scratch_word_[static_cast<int>(ScratchKind::kLines)]) / 32; }
   void plan_exchange(int call);
   uint32_t max_chunk_of(const Call& call, const KernelRow& row) const;
   CollectiveCall exchange_call(const Call& call, const KernelRow& row, int rank, std::vector<size_t>& splits) const;
@@ -187,7 +237,13 @@ class World final : public Chooser {
   std::vector<uint32_t> output_bytes_;                       // [call * ranks + rank]
   std::vector<std::vector<uint32_t>> inputs_;                // [call][rank * words + i]
   uint32_t num_words_ = 0, user_word_ = 0, user_words_ = 0;  // per rank: input, then output, user_words_ each
+  uint32_t user_stride_ = 0;                                 // words from one rank's input to the next one's
   uint32_t scratch_word_[static_cast<int>(ScratchKind::kCount)] = {};
+  uint32_t scratch_stride_[static_cast<int>(ScratchKind::kCount)] = {};  // words from one rank's to the next one's
+  BufferShape buffer_shape_{};
+  LlMode buffer_mode_{};
+  uint32_t buffer_word_ = 0, buffer_stride_ = 0;
+  std::vector<SymmetricBuffer> buffers_;  // by rank
   ScratchShape shapes_[static_cast<int>(ScratchKind::kCount)] = {};
   uint32_t capacity_[static_cast<int>(ScratchKind::kCount)] = {};
   char* space_ = nullptr;  // addresses only: never touched
@@ -195,6 +251,7 @@ class World final : public Chooser {
 
   // The state of a run.
   std::vector<uint32_t> raw_;
+  std::vector<uint8_t> line_turns_;  // additions so far, by line; only where their order is forced
   Thread threads_[kMaxThreads];
   CtaState ctas_[kMaxCtas];
   GridState grids_[kMaxGrids];
