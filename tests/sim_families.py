@@ -156,6 +156,11 @@ def programs() -> dict[str, Any]:
         add("zero copy, grids", kernel, grids, **USER)
         add("zero copy, dependent", kernel, back_to_back(**SYMMETRIC), **USER)
         add("zero copy, user's kernels between", kernel, overlapping(**SYMMETRIC), **USER)
+    for kernel in ("one_shot_ll", "two_shot_sentinel", "one_shot_flag", "two_shot_pull", LINES[0]):
+        streams = [{"stream": stream, "numel": 3} for stream in (0, 1, 1, 0, 1, 0)]
+        add("two streams", kernel, streams)
+        between = [c for call in streams for c in ({**call, "kernel": "user"}, call)]
+        add("two streams, user's kernels between", kernel, between, **USER)
     for kernel in LINES:
         kind = {"dtype": sim.DType.bfloat16} if kernel.endswith("wide") else {}
         sizes = [{"numel": n, **kind} for n in (100, 2, 2, 100, 2, 100)]

@@ -258,6 +258,18 @@ MUTANTS = [
         SAME,
         {"odd_values": True},
     ),
+    Case(
+        "calls on two streams are ordered by an event",
+        "one_shot_ll",
+        [{"stream": stream} for stream in (0, 1, 1, 0, 1, 0)],
+        mutant="no_stream_event",
+    ),
+    Case(
+        "no channel has an epoch without data",
+        "one_shot_ll",
+        [{"numel": 5, "channels": 2, "max_chunk": 1}, {"numel": 3, "channels": 2}] * 3,
+        mutant="idle_epoch",
+    ),
     Case("nobody sends before all have cleared", "one_shot_ll", SAME, mutant="late_clear"),
     # Limits
     Case(

@@ -48,7 +48,8 @@ PYBIND11_MODULE(_sim, m) {
       .def_readwrite("absent", &sim::Call::absent)
       .def_readwrite("symmetric_inputs", &sim::Call::symmetric_inputs)
       .def_readwrite("symmetric_outputs", &sim::Call::symmetric_outputs)
-      .def_readwrite("lines", &sim::Call::lines);
+      .def_readwrite("lines", &sim::Call::lines)
+      .def_readwrite("stream", &sim::Call::stream);
   py::class_<sim::Program>(m, "Program")
       .def(py::init<>())
       .def_readwrite("ranks", &sim::Program::ranks)

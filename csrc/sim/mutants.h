@@ -32,6 +32,8 @@ enum class Mutant {
   kSharedScratch,
   kLateClear,
   kNoHello,
+  kNoStreamEvent,
+  kIdleEpoch,
   // Limits
   kSendOnAfterTimeout,
   // Dependent launch
@@ -82,6 +84,8 @@ inline const std::vector<std::string>& mutant_table() {
       "shared_scratch",
       "late_clear",
       "no_hello",
+      "no_stream_event",
+      "idle_epoch",
       "send_on_after_timeout",
       "no_grid_wait",
       "state_before_wait",
@@ -105,6 +109,6 @@ inline const std::vector<std::string>& mutant_table() {
   };
   return names;
 }
-static_assert(static_cast<int>(Mutant::kCount) == 40);
+static_assert(static_cast<int>(Mutant::kCount) == 42);
 
 }  // namespace llcoll::sim

@@ -29,6 +29,9 @@ struct Call {
   std::vector<int> symmetric_inputs;
   std::vector<int> symmetric_outputs;
   int lines = 3;  // LL128: of a tile
+  // 0 or 1, each with tensors of its own. A call on another stream than the one before waits for that one's end by an
+  // event; a user's kernel does not. Ordinary launches only: a capture has one stream.
+  int stream = 0;
 };
 
 struct Program {

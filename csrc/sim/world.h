@@ -162,8 +162,11 @@ class World final : public Chooser {
   static constexpr uint32_t kControlWords = 4 + 4 * 8;
   char* raw(uint32_t word) { return reinterpret_cast<char*>(&raw_[word - user_word_]); }
   uint32_t abort_word(int rank) const { return static_cast<uint32_t>(rank) * kControlWords; }
-  // The first word of a rank's input; the output lies user_words_ behind it.
-  uint32_t input_word(int rank) const { return user_word_ + static_cast<uint32_t>(rank) * user_stride_; }
+  // The first word of a rank's input on the stream of a call; the output lies user_words_ behind it.
+  uint32_t input_word(int rank, int call) const {
+    const auto stream = static_cast<uint32_t>(program_.calls[static_cast<size_t>(call)].stream);
+    return user_word_ + static_cast<uint32_t>(rank) * user_stride_ + stream * 2 * user_words_;
+  }
   // Where a word of the pull scratch's ready words belongs: its phase; -1: it is none.
   int ready_phase(uint32_t word) const;
   bool is_line(uint32_t word) const;
@@ -195,6 +198,7 @@ class World final : public Chooser {
 
  private:
   void lay_out();
+  void fit_grids();
   void plan_calls();
   std::vector<uint32_t> initial_memory() const;
   bool start_grids();
@@ -212,7 +216,7 @@ class World final : public Chooser {
   void plan_buffer(int call);
   void initial_buffers(std::vector<uint32_t>& words) const;
   void connect_buffers();
-  void connect(Launch& launch, const Call& call, int rank);
+  void connect(Launch& launch, int call, int rank);
   uint32_t remap(uint32_t word) const;
   bool is_line_turn(const Thread& thread) const;
   uint32_t line_at(uint32_t word) const { return (word - scratch_word_[static_cast<int>(ScratchKind::kLines)]) / 32; }

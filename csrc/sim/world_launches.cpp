@@ -66,7 +66,10 @@ bool World::may_start(int rank) const {
   if (state.last_grid < 0) return true;
   if (call.dependent) return grids_[state.last_grid].untriggered == 0;
   for (int g = 0; g < num_grids_; ++g) {
-    if (grids_[g].rank == rank && !grids_[g].complete) return false;
+    if (grids_[g].rank != rank || grids_[g].complete) continue;
+    const Call& other = program_.calls[grids_[g].call];
+    const bool events = call.kernel != "user" && other.kernel != "user" && !is(Mutant::kNoStreamEvent);
+    if (other.stream == call.stream || events) return false;
   }
   return true;
 }

@@ -12,11 +12,29 @@ uint32_t regions_of(const KernelRow& row, int ranks) {
   return row.push || exchange ? push_regions(row.phases, ranks) : pull_regions(row.phases, ranks);
 }
 
+// Rounding may leave the last channel without a unit in its last epoch. In a push protocol nothing would tell the peers
+// that it has started that epoch: fewer channels then, as the launcher has it (csrc/cuda/launch_plan.cpp).
+void World::fit_grids() {
+  for (Call& call : program_.calls) {
+    if (call.kernel == "user" || is(Mutant::kIdleEpoch)) continue;
+    const KernelRow* row = find_row(call.kernel, call.dtype, call.once, program_.ranks);
+    if (row == nullptr || !row->push || row->collective != Collective::kAllReduce) continue;
+    const uint64_t bytes = uint64_t(call.numel) * element_bytes(call.dtype);
+    const uint64_t units = (bytes + row->unit_bytes - 1) / row->unit_bytes;
+    const uint32_t max_chunk = call.max_chunk > 0 ? static_cast<uint32_t>(call.max_chunk) : 1u << 20;
+    for (; call.channels > 1; --call.channels) {
+      const auto channels = static_cast<uint32_t>(call.channels);
+      const Plan cut = make_plan(units, row->phases == 2 ? program_.ranks : 1, channels, max_chunk);
+      if (uint64_t{channels - 1} * cut.per_channel + uint64_t{cut.num_chunks - 1} * cut.chunk < cut.part) break;
+    }
+  }
+}
+
 void World::plan_calls() {
   const int ranks = program_.ranks;
   launches_.resize(program_.calls.size() * ranks);
   scratches_.resize(static_cast<size_t>(kNumScratches) * ranks);
-  int data_call = 0;
+  int data_calls[2] = {-1, -1};  // by stream
   // Launches that may overlap leave the host no moment to write the input: a user's kernel does, or nobody.
   const bool user_writes = std::any_of(program_.calls.begin(), program_.calls.end(),
                                        [](const Call& c) { return c.kernel == "user" || c.dependent; });
@@ -24,7 +42,8 @@ void World::plan_calls() {
   for (size_t k = 0; k < program_.calls.size(); ++k) {
     const Call& call = program_.calls[k];
     const bool user = call.kernel == "user";
-    if ((user && call.waits) || !user_writes) data_call = static_cast<int>(k);
+    int& data_call = data_calls[call.stream];
+    if (data_call < 0 || (user && call.waits) || !user_writes) data_call = static_cast<int>(k);
     Random random(0xC0FFEE + data_call * 7919);
     // Values depend on the call that wrote them alone.
     std::vector<uint32_t> values(static_cast<size_t>(ranks) * user_words_);

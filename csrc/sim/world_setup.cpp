@@ -54,6 +54,7 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
   check(program.threads >= 1 && program.threads <= 8, "1 to 8 threads");
   check(program.grain == 4 || program.grain == 8, "grain is 4 or 8");
   check(!program.calls.empty() && program.calls.size() * program.ranks <= size_t{kMaxGrids}, "too many calls, or none");
+  fit_grids();
   lay_out();
   plan_calls();
   machine_ = std::make_unique<Machine>(initial_memory(), *this);
@@ -88,7 +89,8 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
   for (size_t i = 0; i < launches_.size(); ++i) {
     Launch& launch = launches_[i];
     const int rank = static_cast<int>(i) % program.ranks;
-    const Call& call = program_.calls[i / program.ranks];
+    const int k = static_cast<int>(i) / program.ranks;
+    const Call& call = program_.calls[k];
     if (launch.row == nullptr) continue;
     if (is(Mutant::kRegionsByGrid)) {
       Scratch& scratch = grid_scratches_.emplace_back(*launch.scratch);
@@ -98,13 +100,14 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
                                  all.slot_bytes, all.ready_bytes, all.num_ranks);
       launch.scratch = &scratch;
     }
-    connect(launch, call, rank);
+    connect(launch, k, rank);
   }
 }
 
 // Where one rank's input and output lie.
-void World::connect(Launch& launch, const Call& call, int rank) {
-  const size_t input = size_t{4} * input_word(rank);
+void World::connect(Launch& launch, int k, int rank) {
+  const Call& call = program_.calls[k];
+  const size_t input = size_t{4} * input_word(rank, k);
   size_t output = call.in_place ? input : input + size_t{4} * user_words_;
   if (launch.row->scratch == ScratchKind::kPull) {
     const auto is_in = [&](const std::vector<int>& ranks) {
@@ -114,7 +117,8 @@ void World::connect(Launch& launch, const Call& call, int rank) {
     check(program_.model_user || (call.symmetric_inputs.empty() && call.symmetric_outputs.empty()),
           "symmetric tensors need model_user");
     launch.symmetric.pool_offset = uint64_t{4} * (user_word_ - scratch_word_[static_cast<int>(ScratchKind::kPull)]);
-    const auto place = [&](size_t at) { return static_cast<uint32_t>((at - 4 * input_word(rank)) / kPlaceBytes + 1); };
+    const size_t pool = size_t{4} * (user_word_ + static_cast<uint32_t>(rank) * user_stride_);
+    const auto place = [&](size_t at) { return static_cast<uint32_t>((at - pool) / kPlaceBytes + 1); };
     if (both || is_in(call.symmetric_inputs)) launch.symmetric.input = place(input);
     if (both || is_in(call.symmetric_outputs)) launch.symmetric.output = place(output);
   }
@@ -165,7 +169,11 @@ void World::lay_out() {
   }
   check(channels <= 8, "at most 8 channels");
   user_words_ = (user_words_ + 3) / 4 * 4;  // tensors of a pool lie on 16 bytes
-  user_stride_ = 2 * user_words_;
+  const bool two_streams = std::any_of(program_.calls.begin(), program_.calls.end(), [](const Call& c) {
+    check(c.stream == 0 || (c.stream == 1 && !c.dependent), "streams 0 and 1, of ordinary launches");
+    return c.stream == 1;
+  });
+  user_stride_ = (two_streams ? 4 : 2) * user_words_;
   num_words_ = ranks * kControlWords;
   for (int kind = 0; kind < kNumScratches; ++kind) {
     const KernelRow* row = rows[kind];

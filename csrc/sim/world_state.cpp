@@ -7,7 +7,7 @@ namespace llcoll::sim {
 
 // By the host, between launches.
 void World::write_input(int rank, int call) {
-  const uint32_t first = input_word(rank);
+  const uint32_t first = input_word(rank, call);
   const uint32_t* values = inputs_[call].data() + size_t{user_words_} * rank;
   if (!program_.model_user) {
     std::memcpy(raw(first), values, 4u * user_words_);
@@ -28,10 +28,11 @@ void World::user_kernel(Lane& lane) {
   if (!program_.calls[call].waits) return;  // it never touches the launches before, and tells nobody
   grid_wait(thread);
   if (thread.member != 0 || thread.channel != 0) return;
-  const uint32_t input = input_word(rank);
+  const uint32_t input = input_word(rank, call);
   yield(thread, ThreadState::kReady);
   int last = call - 1;
-  while (last >= 0 && program_.calls[last].kernel == "user") --last;
+  const auto is_other = [&](const Call& c) { return c.kernel == "user" || c.stream != program_.calls[call].stream; };
+  while (last >= 0 && is_other(program_.calls[last])) --last;
   if (last >= 0) {
     const uint32_t output = program_.calls[last].in_place ? input : input + user_words_;
     const uint32_t bytes = output_bytes_[last * program_.ranks + rank];
@@ -56,7 +57,7 @@ void World::check_output(const GridState& grid) {
     ++outcome_.failed_calls;
     return;
   }
-  const uint32_t input = input_word(grid.rank);
+  const uint32_t input = input_word(grid.rank, grid.call);
   const uint32_t output = call.in_place ? input : input + user_words_;
   const uint32_t bytes = output_bytes_[grid.call * program_.ranks + grid.rank];
   for (uint32_t i = 0; i < (bytes + 3) / 4; ++i) {
