@@ -1,5 +1,5 @@
-"""Random sequences of calls: sizes, types, operators, algorithms, grids, streams, places of tensors,
-ranks that skip a call, stop or lag."""
+"""Random sequences of calls: sizes, types, operators, algorithms, grids, streams, places of
+tensors, ranks that skip a call, stop or lag."""
 
 from __future__ import annotations
 
