@@ -69,7 +69,7 @@ constexpr Entry kEntries[] = {
      0,
      4,
      {"loopback, 3-4 ranks", kLoopbackWhy,
-      "float32: 32768 one_shot_ll, 262144 one_shot_sentinel, 1048576 two_shot_sentinel, 4194304 one_shot_flag, "
+      "float32: 32768 one_shot_ll, 262144 one_shot_sentinel, 1048576 two_shot_sentinel, 2097152 one_shot_flag, "
       "67108864 two_shot_flag, * torch;"
       "float: 32768 one_shot_ll, 262144 one_shot_sentinel, 1048576 two_shot_sentinel, 4194304 one_shot_flag, 67108864 "
       "two_shot_flag, * torch;"

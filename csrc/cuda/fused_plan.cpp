@@ -7,6 +7,8 @@ namespace {
 
 constexpr uint32_t kRowAlign = 16;  // rows start on whole units of every protocol
 constexpr uint32_t kItems = 4;      // norm.cuh: units of a row that a thread can hold
+// Beyond, the all-reduce with its own grid and the norm's kernel are faster (2 ranks in loopback: docs/fused.md).
+constexpr uint64_t kMaxFusedBytes = 512 << 10;
 
 bool aligned(const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % kRowAlign == 0; }
 
@@ -23,9 +25,11 @@ FusedLaunch plan_fused_launch(const CollectiveCall& call, const NormCall& norm, 
   const bool two = call.algorithm == Algorithm::kTwoShotSentinel || call.algorithm == Algorithm::kTwoShotLl;
   const bool one = call.algorithm == Algorithm::kOneShotSentinel || call.algorithm == Algorithm::kOneShotLl;
   if (!one && !two) return launch;
-  launch.protocol = call.algorithm == Algorithm::kOneShotLl ? kLl : kSentinel;
-  if (launch.protocol == kLl && !layout.wide_packets) return launch;
   const uint64_t row_bytes = uint64_t{norm.num_columns} * element_bytes(call.dtype);
+  if (row_bytes * norm.num_rows > kMaxFusedBytes) return launch;
+  // LL's units are half as large: where a thread would hold several of a row, sentinel's are fewer and faster.
+  const bool by_ll = call.algorithm == Algorithm::kOneShotLl && layout.wide_packets && row_bytes / 8 <= kMaxThreads;
+  launch.protocol = by_ll ? kLl : kSentinel;
   const int unit_bytes = launch.protocol == kLl ? 8 : 16;
   if (row_bytes % kRowAlign != 0 || row_bytes / unit_bytes > uint64_t{kItems} * kMaxThreads) return launch;
   const auto upr = static_cast<uint32_t>(row_bytes / unit_bytes);

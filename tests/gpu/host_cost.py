@@ -49,12 +49,12 @@ def main() -> int:
         "llcoll plan.run()": plan.run,
     }
     if world.on_gpu:
-        name = dist.group.WORLD.group_name
+        group_name = dist.group.WORLD.group_name
         buffer = symmetric_memory.empty(64, dtype=torch.bfloat16, device=world.device)
-        symmetric_memory.rendezvous(buffer, name)
+        symmetric_memory.rendezvous(buffer, group_name)
         buffer.fill_(1)
         theirs = torch.ops.symm_mem.one_shot_all_reduce.default
-        calls[TORCH] = lambda: theirs(buffer, "sum", name)
+        calls[TORCH] = lambda: theirs(buffer, "sum", group_name)
         calls[EMPTY] = lambda: torch.cuda._sleep(0)
     calls["Python call alone"] = lambda: None
 

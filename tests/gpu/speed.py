@@ -68,6 +68,12 @@ class Bench:
         ranks = [((idx * (rank + 3) + rank) % 17 - 8).to(dtype) for rank in range(self.world.size)]
         return ranks[self.world.rank], sum(r.float() for r in ranks).to(dtype)
 
+    def has_room_for_torch(self, num_bytes: int) -> bool:
+        """Where ranks share a GPU: torch's kernels have up to 24 blocks of up to 1024 threads, wait
+        without end for their peers' and do not ask whether all of them are resident at once."""
+        shared = self.world.size > torch.cuda.device_count()
+        return not shared or self.world.size <= 4 or num_bytes <= MIB
+
     def ordinary(self, x: torch.Tensor) -> dict[str, Call]:
         torch_ops, name = torch.ops.symm_mem, self.group_name
         buffer = self.pool[: x.numel() * x.element_size()].view(x.dtype)
@@ -271,6 +277,7 @@ def write(world: World, sections: dict[str, list[dict[str, Any]]]) -> None:
 def main() -> int:
     arguments = parser(__doc__)
     arguments.add_argument("--all-sizes", action="store_true", help="every power of two")
+    arguments.add_argument("--sizes", type=int, nargs="+", help="these alone, in bytes")
     arguments.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
     arguments.add_argument("--rounds", type=int, default=ROUNDS)
     arguments.add_argument(
@@ -286,7 +293,10 @@ def main() -> int:
     for kind in ("ordinary", "symmetric"):
         for dtype in args.dtypes:
             rows = sections.setdefault(f"{kind} {dtype}", [])
-            for num_bytes in ALL_SIZES if args.all_sizes else SIZES:
+            for num_bytes in args.sizes or (ALL_SIZES if args.all_sizes else SIZES):
+                if not bench.has_room_for_torch(num_bytes):
+                    world.say(f"{short_size(num_bytes)}: torch's ranks have no room on one GPU")
+                    continue
                 # One rank's clock decides for all.
                 if bench.slowest([float(time.monotonic() > deadline)])[0]:
                     world.say(f"out of time: {kind} {dtype} ends before {short_size(num_bytes)}")
@@ -307,6 +317,9 @@ def main() -> int:
                     status = 1
                     break
                 rows.append(summarise(times, num_bytes))
+                row, left = rows[-1], deadline - time.monotonic()
+                words = f"auto {row['us'][row['auto']]:.2f} us, {row['ratio']:.2f} times torch"
+                world.say(f"{kind} {dtype} {short_size(num_bytes)}: {words} ({left:.0f} s left)")
             if status:
                 break
         if status:

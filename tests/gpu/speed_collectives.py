@@ -138,10 +138,12 @@ def table(title: str, rows: list[dict[str, Any]]) -> str:
     for row in rows:
         others = {n: v for n, v in row["us"].items() if n != "auto" and not n.startswith("torch")}
         words = ", ".join(f"{name.removeprefix('one_shot_')} {v:.2f}" for name, v in others.items())
-        peer = f"{row['us'][row['peer']]:.2f} {row['peer'].removeprefix('torch ')}"
+        name = row["peer"]
+        peer = f"{row['us'][name]:.2f} {name.removeprefix('torch ')}" if name else "-"
+        ratio = f"{row['ratio']:.2f}" if name else "-"
         lines.append(
             f"| {row['kind']} | {short_size(row['bytes'])} | {row['us']['auto']:.2f} | {words} "
-            f"| {peer if row['peer'] else '-'} | {row['ratio'] or 0:.2f} |"
+            f"| {peer} | {ratio} |"
         )
     for kind in KINDS:
         ratios = [r["ratio"] for r in rows if r["kind"] == kind and r["bytes"] <= GOAL_BYTES]

@@ -6,8 +6,8 @@
 //                   member, so whoever reads an input element is the one that later overwrites it (in-place calls)
 //   kOnce           each() runs f at most once per member: a value may be kept from one phase to the next
 //   kLineLanes      members that share a 128-byte line (ll128.h); first_of_line(x): the x of the line's first member;
-//                   all_lanes(b), any_lane(b): votes of the members that poll as one; converge_line(): the members of
-//                   a line go on together, so that what they access next is one access
+//                   all_lanes(b), any_lane(b): votes of the members that poll as one; line_is_together(): what the
+//                   members of the line access next is one access; sync_line(): barrier of those members
 //   board(k)        one of 2 * kMaxRanks words that all members see; a barrier stands between writing and reading
 //   kOneEpoch       the launch has one epoch: no loop, no code for the next chunk
 //   may_overlap()   the launch before this one over the same scratch, `last_launch`, may still be at work
@@ -31,7 +31,8 @@ struct Solo {
   LLC_FN bool any(bool value) const { return value; }
   static constexpr int kLineLanes = 1;
   LLC_FN uint32_t first_of_line(uint32_t x) const { return x; }
-  LLC_FN void converge_line() const {}
+  LLC_FN bool line_is_together() const { return true; }
+  static LLC_FN void sync_line() {}
   LLC_FN bool all_lanes(bool value) const { return value; }
   LLC_FN bool any_lane(bool value) const { return value; }
   static constexpr uint32_t launch = 0;
@@ -77,7 +78,8 @@ struct Cta {
   // Whole warps only: 4 lines each.
   static constexpr int kLineLanes = 8;
   LLC_FN uint32_t first_of_line(uint32_t x) const { return __shfl_sync(0xFFFFFFFFu, x, 0, 8); }
-  LLC_FN void converge_line() const { __syncwarp(0xFFu << (threadIdx.x & 24u)); }
+  LLC_FN bool line_is_together() const { return (__activemask() >> (threadIdx.x & 24u) & 0xFFu) == 0xFFu; }
+  static LLC_FN void sync_line() { __syncwarp(0xFFu << (threadIdx.x & 24u)); }
   LLC_FN bool all_lanes(bool value) const { return __all_sync(0xFFFFFFFFu, value); }
   LLC_FN bool any_lane(bool value) const { return __any_sync(0xFFFFFFFFu, value); }
   LLC_FN uint64_t& board(int k) const {

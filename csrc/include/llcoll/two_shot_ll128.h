@@ -8,6 +8,20 @@
 namespace llcoll {
 inline namespace LLC_ISA {
 
+// One lane's part of a line whose lanes are not together, which a barrier of the warp does not mend (it lets them part
+// again): the count and a part would be added one after the other, in either order. So the parts go first, and the
+// count, which the first lane brings, behind a fence. All lanes of the line call.
+template <LineAdd kAdd, class Group, class Memory>
+LLC_COLD_FN void add_apart(Memory mem, LinePart* line, uint32_t lane, LinePart part) {
+  const LinePart parts[1] = {part};
+  if (lane != 0) {
+    mem.template add_parts<kAdd>(line, lane, parts);
+    mem.fence();
+  }
+  Group::sync_line();
+  if (lane == 0) mem.template add_parts<kAdd>(line, lane, parts);
+}
+
 // One group's work on one epoch. Members own whole lines: eight lanes each (CUDA) or one member (Group::kLineLanes).
 // The members' first elements pass through `displaced`, two halves in turn, so one barrier per step is enough: a half
 // is written again only behind the barrier of the step between, which its readers reached after they read.
@@ -60,7 +74,8 @@ class LineWork {
     LLC_UNROLL
     for (int k = 0; k < kLines; ++k) {
       const uint32_t line = line_of(k);
-      if (line >= active) break;
+      const bool mine = line < active;
+      if (kLines > 1 && !mine) break;
       // All reads, then all additions: an addition waits for its read, and the next read would wait behind it.
       Unit units[kBatch][kParts];
       const uint32_t unit = t * tile.units() + line * kLineParts + lane();
@@ -68,28 +83,31 @@ class LineWork {
       for (int b = 0; b < kBatch; ++b) {
         for (int p = 0; p < kParts && first + b < num_ranks_; ++p) {
           // Past `count` lies the next channel's part: those elements are not ours to add.
-          units[b][p] = unit + p < count
+          units[b][p] = mine && unit + p < count
                             ? message_.template read<Unit>(mem_, (first + b) * plan_.part + begin + unit + p)
                             : Unit{};
         }
       }
+      if (mine && lane() == 0) {
+        LLC_UNROLL
+        for (int b = 0; b < kBatch; ++b) {
+          if (first + b < num_ranks_) {
+            displaced[b * kMaxTileLines + line] = Format::get(Format::part_of(units[b][0]), 0);
+          }
+        }
+      }
+      // The extra lines wait for this anyway. Lanes that read a partial unit left the others, and come back here.
+      if constexpr (kLines == 1) group_.sync();
       LLC_UNROLL
       for (int b = 0; b < kBatch; ++b) {
-        if (first + b >= num_ranks_) break;
+        if (!mine || first + b >= num_ranks_) break;
         LinePart parts[kParts];
         LLC_UNROLL
         for (int p = 0; p < kParts; ++p) parts[p] = Format::part_of(units[b][p]);
-        if (lane() == 0) {
-          displaced[b * kMaxTileLines + line] = Format::get(parts[0], 0);
-          Format::set(parts[0], 0, one);
-        }
-        // One converged instruction per line (relaxed.sys); pairs with the load in receive_tile. A lane that read a
-        // partial unit comes late: added by itself, its part would follow the count that announces the line.
-        group_.converge_line();
-        mem_.template add_parts<Format::kAdd>(stage.line(first + b, t, line), lane(), parts);
+        if (lane() == 0) Format::set(parts[0], 0, one);
+        add(stage.line(first + b, t, line), parts);
       }
     }
-    group_.sync();
     LLC_UNROLL
     for (int k = 0; k < kLines; ++k) {
       const uint32_t line = line_of(k);
@@ -106,9 +124,17 @@ class LineWork {
             Format::set(parts[p], e, at == 0 ? one : (from < active ? displaced[b * kMaxTileLines + from] : 0));
           }
         }
-        group_.converge_line();
-        mem_.template add_parts<Format::kAdd>(stage.line(first + b, t, line), lane(), parts);
+        add(stage.line(first + b, t, line), parts);
       }
+    }
+  }
+
+  // Adds a line as one (relaxed.sys); pairs with the load in receive_tile.
+  LLC_FN void add(LinePart* line, const LinePart (&parts)[kParts]) const {
+    if (LLC_LIKELY(group_.line_is_together())) {
+      mem_.template add_parts<Format::kAdd>(line, lane(), parts);
+    } else if constexpr (kLanes > 1) {
+      add_apart<Format::kAdd, Group>(mem_, line, lane(), parts[0]);
     }
   }
 
@@ -127,11 +153,14 @@ class LineWork {
           for (int k = 0; k < kLines; ++k) {
             const uint32_t line = line_of(k);
             const bool wanted = line < tile.lines && is_active(tile, line, active);
-            if (wanted) {
-              group_.converge_line();
+            const bool together = group_.line_is_together();
+            if (wanted) mem_.load_parts(stage.line(rank, t, line), lane(), parts[k]);
+            const uint32_t found = group_.first_of_line(Format::get(parts[k][0], 0));
+            // Read one after the other, a part may be older than the count: once more, behind it.
+            if (LLC_UNLIKELY(!together && wanted && found == all)) {
+              mem_.fence();
               mem_.load_parts(stage.line(rank, t, line), lane(), parts[k]);
             }
-            const uint32_t found = group_.first_of_line(Format::get(parts[k][0], 0));
             whole &= !wanted || found == all;
           }
           return whole;
