@@ -3,6 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
+from torch._C import _distributed_c10d
 
 from ._errors import LlcollError
 from .pool import Pool
@@ -69,8 +71,19 @@ def map_cuda(
     def allocate() -> None:
         made.append(symmetric.empty(num_bytes, dtype=torch.uint8, device=device))
 
+    # Not by the group itself: a node's ranks have none that torch knows, and one made in Python
+    # (the backend "llcoll") has no store, without which torch crashes.
+    name = f"llcoll/{communicator.group_name}"
+    group = dist.ProcessGroup(
+        exchange.store("symmetric memory"), exchange.rank, exchange.world_size
+    )
+
     def exchange_handles() -> None:
-        made.append(symmetric.rendezvous(made[0], communicator.group_name))
+        _distributed_c10d._register_process_group(name, group)
+        try:
+            made.append(symmetric.rendezvous(made[0], name))
+        finally:
+            _distributed_c10d._unregister_process_group(name)
 
     # In steps: a rank that fails in one must not leave its peers waiting in the next.
     exchange.agree(allocate)
