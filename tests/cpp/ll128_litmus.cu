@@ -1,7 +1,8 @@
 // Looks for torn lines: what LL128 relies on, and no memory model promises. Writers add 1 to all 32 floats of a line in
 // one warp instruction per 4 lines; readers look at whole lines all the while. A read in which some element is behind
 // the first is a torn line that LL128 would take for whole; one in which some element is ahead is torn the harmless
-// way.
+// way. The second part does the same over more lines than the L2 holds, each used once, as a large message does: there
+// the parts of a line may come from memory one by one. What a second read finds, behind the first, is counted apart.
 //   nvcc -std=c++20 -O3 -arch=sm_90 -Icsrc/include tests/cpp/ll128_litmus.cu -o ll128_litmus
 //   ll128_litmus [seconds per test, default 3] [ranks]
 // With `ranks`, each has lines of its own on its GPU and adds to everyone's, at the same time, over peer mappings
@@ -27,7 +28,7 @@ constexpr int kMostRanks = 8;
 constexpr int kBlocksPerSm = 4;
 
 struct Counts {
-  unsigned long long reads, behind, ahead, between;
+  unsigned long long reads, behind, ahead, between, again;
 };
 
 struct Owners {
@@ -162,6 +163,81 @@ bool run(int num_owners, int writers_each, int num_devices, int num_sms, double 
       num_owners, num_owners < num_devices ? num_owners : num_devices, writers_each, launches, num_lines,
       double(all.reads) * 1e-6, double(all.between) * 1e-6, all.behind, all.ahead);
   return all.behind == 0 && !quiet;
+}
+
+// Tile t of num_tiles takes every num_tiles-th group of kLinesPerBlock lines: num_writers blocks add 1 to each, one
+// more block waits for the sum in line after line.
+__global__ void cold(LinePart* lines, int num_writers, int num_tiles, int num_steps, Counts* counts) {
+  const int tile = blockIdx.x % num_tiles;
+  const int part = threadIdx.x % kLineParts;
+  LinePart* first = lines + threadIdx.x / kLineParts * kLineParts;
+  const uint32_t one = __float_as_uint(1.0f);
+  Counts own{};
+  for (int step = 0; step < num_steps; ++step) {
+    LinePart* line = first + (size_t(step) * num_tiles + tile) * kLinesPerBlock * kLineParts;
+    if (int(blockIdx.x) < num_writers * num_tiles) {
+      ptx::add_16<LineAdd::kFloat32>(line + part, LinePart{{one, one, one, one}});
+      continue;
+    }
+    auto read = [&](float(&values)[4]) {
+      uint64_t low, high;
+      ptx::load_relaxed_16(line + part, low, high);
+      values[0] = __uint_as_float(uint32_t(low));
+      values[1] = __uint_as_float(uint32_t(low >> 32));
+      values[2] = __uint_as_float(uint32_t(high));
+      values[3] = __uint_as_float(uint32_t(high >> 32));
+      return __shfl_sync(0xFFFFFFFFu, values[0], 0, kLineParts);
+    };
+    float values[4];
+    float seen = 0;
+    bool done = false;
+    // Each line counts at the poll that finds it whole, though the warp goes on for its other lines.
+    while (!__all_sync(0xFFFFFFFFu, done)) {
+      seen = read(values);
+      own.reads += 1;
+      own.between += seen > 0 && seen < num_writers;
+      if (!done && seen >= num_writers) {
+        for (const float value : values) own.behind += value < seen;
+        done = true;
+      }
+    }
+    read(values);
+    for (const float value : values) own.again += value < num_writers;
+  }
+  atomicAdd(&counts->reads, own.reads);
+  atomicAdd(&counts->behind, own.behind);
+  atomicAdd(&counts->between, own.between);
+  atomicAdd(&counts->again, own.again);
+}
+
+bool try_cold(int num_writers, int num_processors, double seconds, Counts* counts) {
+  constexpr size_t kBytes = size_t{256} << 20;
+  const int num_tiles = num_processors * 6 / (num_writers + 1);
+  const int num_steps = int(kBytes / 128 / kLinesPerBlock / num_tiles);
+  LinePart* lines;
+  CUDA(cudaMalloc(&lines, kBytes));
+  cudaEvent_t begin, end;
+  CUDA(cudaEventCreate(&begin));
+  CUDA(cudaEventCreate(&end));
+  *counts = {};
+  float ms = 0;
+  int launches = 0;
+  CUDA(cudaEventRecord(begin));
+  while (ms < 1e3 * seconds) {
+    CUDA(cudaMemset(lines, 0, kBytes));
+    cold<<<(num_writers + 1) * num_tiles, kThreads>>>(lines, num_writers, num_tiles, num_steps, counts);
+    CUDA(cudaGetLastError());
+    CUDA(cudaEventRecord(end));
+    CUDA(cudaEventSynchronize(end));
+    CUDA(cudaEventElapsedTime(&ms, begin, end));
+    ++launches;
+  }
+  std::printf(
+      "%d writers, cold lines: %d launches of %d lines: %llu elements behind at the poll that found the sum, "
+      "%llu at the read after it\n",
+      num_writers, launches, num_steps * num_tiles * kLinesPerBlock, counts->behind, counts->again);
+  CUDA(cudaFree(lines));
+  return counts->again == 0;
 }
 
 }  // namespace
