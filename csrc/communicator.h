@@ -92,6 +92,9 @@ class Communicator {
   // such kernel: then the caller runs the two one after the other, which gives the same bits.
   virtual bool try_run_fused(const CollectiveCall& /*call*/, const NormCall& /*norm*/) { return false; }
   virtual void barrier(void* stream) = 0;
+  // CUDA: between these, what the caller puts on `stream` has a place among the calls, as if it were one of them.
+  virtual void enter_stream(void* /*stream*/) {}
+  virtual void leave_stream(void* /*stream*/) {}
   // False while a call of this rank may still run.
   virtual bool is_idle() { return true; }
 

@@ -143,6 +143,14 @@ llcoll_result_t llcoll_comm_is_idle(llcoll_comm_t comm, int* idle) {
   });
 }
 
+llcoll_result_t llcoll_order_begin(llcoll_comm_t comm, void* stream) {
+  return guarded([&] { core_of(comm).enter_stream(stream); });
+}
+
+llcoll_result_t llcoll_order_end(llcoll_comm_t comm, void* stream) {
+  return guarded([&] { core_of(comm).leave_stream(stream); });
+}
+
 int llcoll_comm_rank(llcoll_comm_t comm) { return comm == nullptr ? -1 : comm->communicator->rank(); }
 int llcoll_comm_size(llcoll_comm_t comm) { return comm == nullptr ? -1 : comm->communicator->world_size(); }
 

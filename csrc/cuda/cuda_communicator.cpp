@@ -111,6 +111,14 @@ class CudaCommunicator final : public Communicator {
     note_abort();
     check_cuda(error != cudaSuccess ? error : result, "telling the peers of an abort");
   }
+  void enter_stream(void* stream) override {
+    const std::lock_guard lock(mutex_);
+    order_.enter(static_cast<cudaStream_t>(stream));
+  }
+  void leave_stream(void* stream) override {
+    const std::lock_guard lock(mutex_);
+    order_.leave(static_cast<cudaStream_t>(stream));
+  }
   // A call that another thread is in the middle of is not over; nor may an abort wait for it here.
   bool is_idle() override {
     const std::unique_lock lock(mutex_, std::try_to_lock);

@@ -65,6 +65,14 @@ class OwningCommunicator final : public Communicator {
     const OnDevice scope(options_.device_index);
     inner_->barrier(stream);
   }
+  void enter_stream(void* stream) override {
+    const OnDevice scope(options_.device_index);
+    inner_->enter_stream(stream);
+  }
+  void leave_stream(void* stream) override {
+    const OnDevice scope(options_.device_index);
+    inner_->leave_stream(stream);
+  }
   bool is_idle() override {
     const OnDevice scope(options_.device_index);
     return inner_->is_idle();

@@ -52,18 +52,20 @@ void StreamOrder::enter_capture(cudaStream_t stream, unsigned long long id) {
   if (known == nullptr) {
     known = &captures_[next_capture_];
     next_capture_ = (next_capture_ + 1) % kNumCaptures;
-    *known = {id, 0, nullptr};
+    *known = {id, 0, {}};
   }
   const StreamKey key = key_of(stream);
-  const bool is_moved = known->stream != key && known->node != nullptr;
+  const bool is_moved = known->stream != key && !known->nodes.empty();
   if (is_moved) {
+    cudaGraphNode_t* nodes = known->nodes.data();
+    const size_t num_nodes = known->nodes.size();
+    const unsigned add = cudaStreamAddCaptureDependencies;
 #if CUDART_VERSION >= 13000
-    check_cuda(cudaStreamUpdateCaptureDependencies(stream, &known->node, nullptr, 1, cudaStreamAddCaptureDependencies),
-               "cudaStreamUpdateCaptureDependencies");
+    const cudaError_t error = cudaStreamUpdateCaptureDependencies(stream, nodes, nullptr, num_nodes, add);
 #else
-    check_cuda(cudaStreamUpdateCaptureDependencies(stream, &known->node, 1, cudaStreamAddCaptureDependencies),
-               "cudaStreamUpdateCaptureDependencies");
+    const cudaError_t error = cudaStreamUpdateCaptureDependencies(stream, nodes, num_nodes, add);
 #endif
+    check_cuda(error, "cudaStreamUpdateCaptureDependencies");
   }
   known->stream = key;
   capture_ = known;
@@ -105,29 +107,30 @@ void StreamOrder::launch(const void* kernel, uint32_t num_channels, uint32_t num
   config.numAttrs = is_dependent() ? 1 : 0;
   void* params[] = {args};
   check_cuda(cudaLaunchKernelExC(&config, kernel, params), what);
+  leave(stream_);
+}
+
+void StreamOrder::leave(cudaStream_t stream) {
+  check_that(stream == stream_, "a stream is left that was not entered last");
   if (!is_capturing()) {
-    // Later its stream may be gone. The default streams never are, and most programs call on one of them or on one
-    // alone.
-    is_recorded_ =
-        streams_may_end_ && stream_ != nullptr && stream_ != cudaStreamLegacy && stream_ != cudaStreamPerThread;
-    if (is_recorded_) check_cuda(cudaEventRecord(event_, stream_), "cudaEventRecord");
+    // Later its stream may be gone, unless it is a default one.
+    is_recorded_ = streams_may_end_ && stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
+    if (is_recorded_) check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
     return;
   }
-  // Behind a launch a capturing stream depends on that launch's node alone.
+  // What comes next on a capturing stream depends on these: behind a launch that launch's node alone.
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   const cudaGraphNode_t* nodes = nullptr;
   size_t num_nodes = 0;
 #if CUDART_VERSION >= 13000
   const cudaGraphEdgeData* edges = nullptr;
-  check_cuda(cudaStreamGetCaptureInfo(stream_, &status, nullptr, nullptr, &nodes, &edges, &num_nodes),
+  check_cuda(cudaStreamGetCaptureInfo(stream, &status, nullptr, nullptr, &nodes, &edges, &num_nodes),
              "cudaStreamGetCaptureInfo");
 #else
-  check_cuda(cudaStreamGetCaptureInfo_v2(stream_, &status, nullptr, nullptr, &nodes, &num_nodes),
+  check_cuda(cudaStreamGetCaptureInfo_v2(stream, &status, nullptr, nullptr, &nodes, &num_nodes),
              "cudaStreamGetCaptureInfo");
 #endif
-  check_that(status == cudaStreamCaptureStatusActive && num_nodes == 1, "a captured launch left ", num_nodes,
-             " nodes behind its stream");
-  capture_->node = nodes[0];
+  capture_->nodes.assign(nodes, nodes + num_nodes);
 }
 
 }  // namespace llcoll

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "communicator.h"
 #include "cuda/kernel_args.h"
@@ -26,6 +27,9 @@ class StreamOrder {
   // event; inside one by an edge from that launch's node, so that a capture may use the group on several of its
   // streams.
   void enter(cudaStream_t stream);
+
+  // What the caller has put on `stream`, which was entered last, counts as the last launch.
+  void leave(cudaStream_t stream);
 
   // Of the stream that was entered last.
   bool is_capturing() const { return capture_ != nullptr; }
@@ -50,7 +54,7 @@ class StreamOrder {
   struct Capture {
     unsigned long long id = 0;  // 0: unused
     StreamKey stream = 0;
-    cudaGraphNode_t node = nullptr;  // of the last launch
+    std::vector<cudaGraphNode_t> nodes;  // the last launch, or what stands for it
   };
   static constexpr int kNumCaptures = 8;
 

@@ -25,10 +25,16 @@ struct Taken {
   llcoll_call_t call;
 };
 
+struct HandedOn {
+  llcoll_comm_t comm;
+  Stream stream;
+};
+
 struct Group {
   int depth = 0;
   std::vector<Taken> calls;
-  std::vector<Comm*> made;  // where NCCL writes the communicators of this group
+  std::vector<HandedOn> handed_on;  // in the order of the calls; what follows its like is left out
+  std::vector<Comm*> made;          // where NCCL writes the communicators of this group
   std::vector<Comm*> left_alone;
 };
 thread_local Group group;
@@ -108,6 +114,45 @@ bool take(const Call& call, Result& result) {
   return true;
 }
 
+// NCCL runs the calls of a communicator in their order whatever their streams. So a call that it gets takes its place
+// among those that llcoll gets: a rank where the two ran side by side might leave neither the room that it needs.
+class InOrder {
+ public:
+  InOrder(Comm comm, Stream stream) {
+    if (is_off() || num_inside_real != 0) return;
+    const Entry* const entry = find(comm);
+    if (entry == nullptr || entry->comm == nullptr) return;
+    if (group.depth == 0) {
+      begin({entry->comm, stream});
+      return;
+    }
+    std::vector<HandedOn>& all = group.handed_on;
+    if (all.empty() || all.back().comm != entry->comm || all.back().stream != stream) {
+      all.push_back({entry->comm, stream});
+    }
+  }
+  // The end of a group.
+  explicit InOrder(const std::vector<HandedOn>& calls) {
+    for (const HandedOn& call : calls) begin(call);
+  }
+  // Of each communicator the stream that was entered last: NCCL's part of a group ends on all of its streams at once.
+  ~InOrder() {
+    for (size_t i = 0; i < begun_.size(); ++i) {
+      bool is_last = true;
+      for (size_t j = i + 1; j < begun_.size(); ++j) is_last = is_last && begun_[j].comm != begun_[i].comm;
+      if (is_last) result_of(llcoll_order_end(begun_[i].comm, begun_[i].stream));
+    }
+  }
+  InOrder(const InOrder&) = delete;
+  InOrder& operator=(const InOrder&) = delete;
+
+ private:
+  void begin(const HandedOn& call) {
+    if (result_of(llcoll_order_begin(call.comm, call.stream)) == kSuccess) begun_.push_back(call);
+  }
+  std::vector<HandedOn> begun_;
+};
+
 bool is_blocking(const Config* config, const Entry* parent) {
   if (config != nullptr && config->size >= sizeof(Config) && (config->blocking == 0 || config->blocking == 1)) {
     return config->blocking == 1;
@@ -145,6 +190,8 @@ Result made(Result result, Comm* place, bool blocking) {
 
 Result end_group() {
   const Result result = [] {
+    const bool is_outermost = group.depth == 1;
+    const InOrder order(is_outermost ? group.handed_on : std::vector<HandedOn>());
     const InsideReal inside;
     return real().GroupEnd();
   }();
@@ -172,6 +219,13 @@ using namespace llcoll::nccl;
   do {                               \
     const InsideReal inside;         \
     return real().name(__VA_ARGS__); \
+  } while (0)
+// For the calls of a communicator that run on a stream.
+#define LLC_HAND_ON(name, comm, stream, ...) \
+  do {                                       \
+    const InOrder order(comm, stream);       \
+    const InsideReal inside;                 \
+    return real().name(__VA_ARGS__);         \
   } while (0)
 // Where the real library is older than the function, nobody can have asked for it by linking; by name it is absent.
 #define LLC_MAKE(name, place, blocking, ...)          \
@@ -266,35 +320,35 @@ LLC_FRONT(GroupEnd)() {
 
 LLC_FRONT(AllReduce)(const void* send, void* recv, size_t count, Type type, Op op, Comm comm, Stream stream) {
   LLC_TAKE(kAllReduce, send, recv, count, type, op, 0, comm, stream)
-  LLC_FORWARD(AllReduce, send, recv, count, type, op, comm, stream);
+  LLC_HAND_ON(AllReduce, comm, stream, send, recv, count, type, op, comm, stream);
 }
 LLC_FRONT(Reduce)
 (const void* send, void* recv, size_t count, Type type, Op op, int root, Comm comm, Stream stream) {
   LLC_TAKE(kReduce, send, recv, count, type, op, root, comm, stream)
-  LLC_FORWARD(Reduce, send, recv, count, type, op, root, comm, stream);
+  LLC_HAND_ON(Reduce, comm, stream, send, recv, count, type, op, root, comm, stream);
 }
 LLC_FRONT(Broadcast)(const void* send, void* recv, size_t count, Type type, int root, Comm comm, Stream stream) {
   LLC_TAKE(kBroadcast, send, recv, count, type, kSum, root, comm, stream)
-  LLC_FORWARD(Broadcast, send, recv, count, type, root, comm, stream);
+  LLC_HAND_ON(Broadcast, comm, stream, send, recv, count, type, root, comm, stream);
 }
 LLC_FRONT(Bcast)(void* buffer, size_t count, Type type, int root, Comm comm, Stream stream) {
   LLC_TAKE(kBroadcast, buffer, buffer, count, type, kSum, root, comm, stream)
-  LLC_FORWARD(Bcast, buffer, count, type, root, comm, stream);
+  LLC_HAND_ON(Bcast, comm, stream, buffer, count, type, root, comm, stream);
 }
 LLC_FRONT(AllGather)(const void* send, void* recv, size_t send_count, Type type, Comm comm, Stream stream) {
   LLC_TAKE(kAllGather, send, recv, send_count, type, kSum, 0, comm, stream)
-  LLC_FORWARD(AllGather, send, recv, send_count, type, comm, stream);
+  LLC_HAND_ON(AllGather, comm, stream, send, recv, send_count, type, comm, stream);
 }
 LLC_FRONT(ReduceScatter)
 (const void* send, void* recv, size_t recv_count, Type type, Op op, Comm comm, Stream stream) {
   LLC_TAKE(kReduceScatter, send, recv, recv_count, type, op, 0, comm, stream)
-  LLC_FORWARD(ReduceScatter, send, recv, recv_count, type, op, comm, stream);
+  LLC_HAND_ON(ReduceScatter, comm, stream, send, recv, recv_count, type, op, comm, stream);
 }
 LLC_FRONT(Send)(const void* send, size_t count, Type type, int peer, Comm comm, Stream stream) {
   LLC_TAKE(kSendRecv, send, nullptr, count, type, kSum, peer, comm, stream)
-  LLC_FORWARD(Send, send, count, type, peer, comm, stream);
+  LLC_HAND_ON(Send, comm, stream, send, count, type, peer, comm, stream);
 }
 LLC_FRONT(Recv)(void* recv, size_t count, Type type, int peer, Comm comm, Stream stream) {
   LLC_TAKE(kSendRecv, nullptr, recv, count, type, kSum, peer, comm, stream)
-  LLC_FORWARD(Recv, recv, count, type, peer, comm, stream);
+  LLC_HAND_ON(Recv, comm, stream, recv, count, type, peer, comm, stream);
 }

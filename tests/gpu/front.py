@@ -99,6 +99,20 @@ def check_groups_streams_graphs(torch, dist, rank: int, world: int) -> None:
                 tensors[i] /= world
     torch.cuda.synchronize()
     assert all(torch.equal(t, torch.full_like(t, float(i))) for i, t in enumerate(tensors))
+    # Calls of llcoll's and of NCCL's by turns on several streams: one communicator, one order.
+    mixed = [torch.full((n,), 1.0, device="cuda") for n in (64, LARGE, 4096)]
+    torch.cuda.synchronize()
+    for turn in range(12):
+        for i in range(3):
+            with torch.cuda.stream(streams[(i + turn) % 3]):
+                dist.all_reduce(mixed[i])
+                mixed[i] /= world
+        for stream in streams:
+            streams[0].wait_stream(stream)
+        for stream in streams:
+            stream.wait_stream(streams[0])
+    torch.cuda.synchronize()
+    assert all(torch.equal(t, torch.ones_like(t)) for t in mixed)
     graph = torch.cuda.CUDAGraph()
     y = torch.ones(64, device="cuda")
     with torch.cuda.graph(graph):

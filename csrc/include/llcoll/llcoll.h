@@ -115,6 +115,11 @@ LLCOLL_API llcoll_result_t llcoll_comm_abort(llcoll_comm_t comm);
 LLCOLL_API llcoll_result_t llcoll_comm_check(llcoll_comm_t comm);
 /* `*idle`: 1 where all calls of this rank have run to their end, 0 where one may still be running. Never waits. */
 LLCOLL_API llcoll_result_t llcoll_comm_is_idle(llcoll_comm_t comm, int* idle);
+/* Work of the caller's own among the calls of a communicator, which run in the order in which they are made whatever
+ * their streams: what is put on `stream` between begin and end runs behind the calls before, and the calls after run
+ * behind it. Local; nothing on the host. No other call on `comm` in between. */
+LLCOLL_API llcoll_result_t llcoll_order_begin(llcoll_comm_t comm, void* stream);
+LLCOLL_API llcoll_result_t llcoll_order_end(llcoll_comm_t comm, void* stream);
 LLCOLL_API int llcoll_comm_rank(llcoll_comm_t comm);
 LLCOLL_API int llcoll_comm_size(llcoll_comm_t comm);
 
