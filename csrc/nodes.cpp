@@ -44,10 +44,13 @@ Algorithm NodesCommunicator::resolve(Collective kind, size_t numel, DType dtype,
   if (kind == Collective::kAllReduce) {
     return resolve_algorithm(options_, topology_, selection_, kind, numel, dtype, op, requested);
   }
-  check_that(kind != Collective::kAllToAll && kind != Collective::kAllToAllV,
-             "all_to_all serves the ranks of one node; group '", options_.group_name, "' spans ", map_.num_nodes(),
-             " nodes: use torch.distributed.all_to_all_single");
-  check_that(requested != Algorithm::kTorch, "algorithm 'torch' cannot serve ", name_of(kind), ": call it yourself");
+  if (requested == Algorithm::kTorch) return requested;
+  if (kind == Collective::kAllToAll || kind == Collective::kAllToAllV) {
+    // Nothing adds up on the way, so the engine's own exchange of all ranks is hard to beat.
+    check_that(requested == Algorithm::kAuto, "algorithm '", name_of(requested), "' cannot serve all_to_all of group '",
+               options_.group_name, "', which spans ", map_.num_nodes(), " nodes: choose auto or torch");
+    return Algorithm::kTorch;
+  }
   const bool reduces = kind == Collective::kReduceScatter || kind == Collective::kReduce;
   const size_t whole = kind == Collective::kBroadcast || kind == Collective::kReduce ? 1 : options_.world_size;
   const Algorithm wanted = resolve_algorithm(options_, topology_, selection_, Collective::kAllReduce, numel * whole,

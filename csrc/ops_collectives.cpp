@@ -4,6 +4,7 @@
 #include <exception>
 
 #include "check.h"
+#include "ops_torch.h"
 #include "plan.h"
 
 namespace llcoll {
@@ -215,6 +216,7 @@ bool lie_well(const Exchange& call, const void* input, const void* output) {
   if (!overlaps(input, call.in_bytes, output, call.out_bytes)) return true;
   const char* in = static_cast<const char*>(input);
   const char* out = static_cast<const char*>(output);
+  if (call.algorithm == Algorithm::kTorch) return has_root(call.kind) && in == out;
   switch (call.kind) {
     case Collective::kAllGather:
       return in == out + call.own_offset;
@@ -275,7 +277,15 @@ void run_exchange(const Exchange& call) {
     }
     output = mutable_data_of(dst);
   }
-  call.communicator->run(to_run(call, input, output, scope.stream()));
+  const CollectiveCall ready = to_run(call, input, output, scope.stream());
+  if (call.algorithm == Algorithm::kTorch) {
+    Communicator& c = *call.communicator;
+    RecordedCall record(c.recorder(), ready, c.world_size(), 0);
+    torch_exchange(ready, src, dst, c.options());
+    record.end(CallState::kDone);
+  } else {
+    call.communicator->run(ready);
+  }
   if (writes && dst != call.output.handle && !(in_place && call.kind == Collective::kBroadcast && is_root)) {
     copy_tensor(call.output.handle, dst);
   }
@@ -313,7 +323,8 @@ class ExchangePlanned final : public Plan {
     call_.output.handle = is_in_place_ ? input_.get() : output_.get();
     call_.communicator = communicator_.get();
     set_short(std::max(call_.in_bytes, call_.out_bytes), call_.algorithm);
-    is_direct_ = call_.input.contiguous && call_.output.contiguous && lie_well(call_, input_data_, output_data_);
+    is_direct_ = call_.input.contiguous && call_.output.contiguous && call_.algorithm != Algorithm::kTorch &&
+                 lie_well(call_, input_data_, output_data_);
   }
 
   void run() override {

@@ -6,6 +6,7 @@
 #include <array>
 
 #include "check.h"
+#include "ops_torch.h"
 
 namespace llcoll {
 namespace {
@@ -154,18 +155,6 @@ Checked check_in_order(AtenTensorHandle input, AtenTensorHandle output, Form for
   if (communicator.options().debug && !communicator.closed()) communicator.announce_error(what);
 }
 
-// Gradients are the Autograd kernel's business: copies in here must record nothing.
-class NoGrad {
- public:
-  NoGrad() : was_enabled_(aoti_torch_grad_mode_is_enabled()) { aoti_torch_grad_mode_set_enabled(false); }
-  ~NoGrad() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
-  NoGrad(const NoGrad&) = delete;
-  NoGrad& operator=(const NoGrad&) = delete;
-
- private:
-  bool was_enabled_;
-};
-
 // Two contiguous ranges that share some bytes but do not start together.
 bool overlaps_partly(const void* a, const void* b, size_t num_bytes) {
   const auto x = reinterpret_cast<uintptr_t>(a);
@@ -185,33 +174,6 @@ OwnedTensor empty_strided(const Shape& shape, int32_t dtype, int32_t device_type
   check_shim(aoti_torch_empty_strided(shape.num_dims, shape.sizes, strides, dtype, device_type, device_index, &result),
              "allocation of the result");
   return OwnedTensor(result);
-}
-
-void call_dispatcher(const char* op, StableIValue* stack, const char* step) {
-  check_shim(torch_call_dispatcher(op, "", stack, TORCH_ABI_VERSION), step);
-}
-
-StableIValue new_string(const char* text, size_t length) {
-  StringHandle handle = nullptr;
-  check_shim(torch_new_string_handle(text, length, &handle), "string");
-  return torch::stable::detail::from(handle);
-}
-
-StableIValue new_reference(AtenTensorHandle tensor) {
-  AtenTensorHandle handle = nullptr;
-  check_shim(aoti_torch_new_tensor_handle(tensor, &handle), "tensor reference");
-  return torch::stable::detail::from(handle);
-}
-
-// Gloo knows no average, so it is a sum and a division.
-void divide(AtenTensorHandle tensor, DType dtype, int world_size) {
-  AtenTensorHandle divisor = nullptr;
-  check_shim(aoti_torch_scalar_to_tensor_int64(world_size, &divisor), "divisor");
-  const auto rounding = is_floating(dtype) ? torch::stable::detail::from(std::nullopt)
-                                           : torch::stable::detail::from(new StableIValue(new_string("trunc", 5)));
-  StableIValue stack[3] = {new_reference(tensor), torch::stable::detail::from(divisor), rounding};
-  check_shim(torch_call_dispatcher("aten::div_", "Tensor_mode", stack, TORCH_ABI_VERSION), "division of the average");
-  own(stack[0]);
 }
 
 }  // namespace
@@ -328,21 +290,6 @@ void run_all_reduce(const Checked& call) {
         {input, output, call.input.numel, call.input.dtype, call.op, call.algorithm, scope.stream()});
   }
   if (dst != call.output.handle) copy_tensor(call.output.handle, dst);
-}
-
-void torch_all_reduce(AtenTensorHandle tensor, DType dtype, ReduceOp op, const Options& options) {
-  const NoGrad guard;
-  // torch's functional ops call it "product".
-  const std::string name = op == ReduceOp::kProd ? "product" : name_of(op == ReduceOp::kAvg ? ReduceOp::kSum : op);
-  const std::string step = concat("torch.distributed all_reduce of ", name_of(dtype), ", reduce_op '", name_of(op),
-                                  "', group '", options.group_name, "'");
-  StableIValue stack[3] = {new_reference(tensor), new_string(name.data(), name.size()),
-                           new_string(options.group_name.data(), options.group_name.size())};
-  // Both return their argument: the one reference travels through.
-  call_dispatcher("_c10d_functional::all_reduce_", stack, step.c_str());
-  call_dispatcher("_c10d_functional::wait_tensor", stack, step.c_str());
-  own(stack[0]);
-  if (op == ReduceOp::kAvg) divide(tensor, dtype, options.world_size);
 }
 
 }  // namespace llcoll

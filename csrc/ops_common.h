@@ -17,6 +17,18 @@ namespace llcoll {
 // The failed call's own message is lost in the C shim (torch prints it to stderr), so ours names the step.
 void check_shim(AOTITorchError error, const char* step);
 
+// Gradients are the Autograd kernel's business: copies in here must record nothing.
+class NoGrad {
+ public:
+  NoGrad() : was_enabled_(aoti_torch_grad_mode_is_enabled()) { aoti_torch_grad_mode_set_enabled(false); }
+  ~NoGrad() { aoti_torch_grad_mode_set_enabled(was_enabled_); }
+  NoGrad(const NoGrad&) = delete;
+  NoGrad& operator=(const NoGrad&) = delete;
+
+ private:
+  bool was_enabled_;
+};
+
 // Owns one reference to a tensor.
 class OwnedTensor {
  public:
@@ -107,9 +119,6 @@ TensorView view_of_fresh(const TensorView& like, const OwnedTensor& tensor);
 
 // Runs (CPU) or enqueues (CUDA) it. Strided, or partly overlapping, tensors go through contiguous temporaries.
 void run_all_reduce(const Checked& call);
-
-// The fallback: torch.distributed, in place on a contiguous tensor, through the functional ops (graph-safe).
-void torch_all_reduce(AtenTensorHandle tensor, DType dtype, ReduceOp op, const Options& options);
 
 // A handle points to an at::Tensor, whose only member is the pointer to its TensorImpl.
 inline void* impl_of(AtenTensorHandle tensor) { return *reinterpret_cast<void* const*>(tensor); }

@@ -21,13 +21,16 @@ const char* why_not(Algorithm algorithm, Collective kind, DType dtype, const Top
     case Algorithm::kOneShotSentinel:
       if (!reduces(kind)) return "a copy must be exact, and any bit pattern may be data; use one_shot_ll or auto";
       return is_floating(dtype) ? nullptr : "integers have no spare bit pattern; use one_shot_ll or auto";
+    case Algorithm::kTorch:
+      return nullptr;
     default:
-      return "it is one exchange: choose auto, one_shot_ll, one_shot_sentinel or one_shot_flag";
+      return "it is one exchange: choose auto, one_shot_ll, one_shot_sentinel, one_shot_flag or torch";
   }
 }
 
 // LLCOLL_ALGORITHM is meant for all-reduces; here it names the protocol. kAuto where that cannot serve the call.
 Algorithm from_environment(Algorithm forced, Collective kind, DType dtype, const Topology& topology) {
+  if (forced == Algorithm::kTorch) return Algorithm::kAuto;
   Algorithm wanted = forced;
   if (forced == Algorithm::kTwoShotLl) wanted = Algorithm::kOneShotLl;
   if (forced == Algorithm::kTwoShotSentinel) wanted = Algorithm::kOneShotSentinel;

@@ -117,6 +117,47 @@ def copy_cases(state: State, sizes: list[int], algorithms: list[str]) -> list[st
     return wrong
 
 
+def exchange_cases(state: State, numel: int) -> list[str]:
+    """All-to-alls, even and with splits, in place and as a plan; the flat calls by name."""
+    world, rank, device = state["world_size"], state["rank"], state["device"]
+    wrong = []
+
+    def row(source: int, target: int, count: int) -> torch.Tensor:
+        ramp = torch.arange(count, dtype=torch.int64, device=device)
+        return ramp + 1_000_000 * source + 10_000 * target
+
+    def compare(what: str, got: torch.Tensor, want: list[torch.Tensor]) -> None:
+        if not torch.equal(got, torch.cat(want)):
+            wrong.append(f"{what} of {numel}")
+
+    ranks = range(world)
+    x = torch.cat([row(rank, p, numel) for p in ranks])
+    want = [row(p, rank, numel) for p in ranks]
+    compare("all_to_all", llcoll.all_to_all(x), want)
+    compare("all_to_all in place", llcoll.all_to_all_out(x.clone(), out=torch.empty_like(x)), want)
+    out = torch.zeros_like(x)
+    plan = llcoll.plan(x, collective="all_to_all", out=out)
+    plan()
+    compare("all_to_all plan", out, want)
+    # Rank a gives b numel * (a + 2 b) % 5 elements: some pairs have none.
+    size = lambda a, b: numel * (a + 2 * b) % 5  # noqa: E731
+    ins, outs = [size(rank, p) for p in ranks], [size(p, rank) for p in ranks]
+    sent = torch.cat([row(rank, p, ins[p]) for p in ranks])
+    got = llcoll.all_to_all(sent, input_splits=ins, output_splits=outs)
+    compare("all_to_all splits", got, [row(p, rank, outs[p]) for p in ranks])
+    mine = row(rank, 0, numel)
+    compare(
+        "all_gather", llcoll.all_gather(mine, algorithm="torch"), [row(p, 0, numel) for p in ranks]
+    )
+    compare("broadcast", llcoll.broadcast(mine, 1, algorithm="torch"), [row(1, 0, numel)])
+    total = sum(row(p, 0, numel) for p in ranks)
+    reduced = llcoll.reduce(mine, world - 1, algorithm="torch")
+    compare("reduce", reduced, [total if rank == world - 1 else mine])
+    part = llcoll.reduce_scatter(x, algorithm="torch")
+    compare("reduce_scatter", part, [sum(row(p, rank, numel) for p in ranks)])
+    return wrong
+
+
 def same_bits(state: State, numel: int, dtype: str, repeats: int) -> list[bytes]:
     """The results of one call, again and again."""
     stacked = reference.make_inputs(dtype, state["world_size"], numel, seed=3, wild_share=0)
@@ -188,8 +229,8 @@ def errors(state: State) -> list[str]:
     texts = []
     for call in (
         lambda: llcoll.all_reduce(torch.ones(3), algorithm="one_shot_ll"),
-        lambda: llcoll.all_to_all(torch.ones(4 * state["world_size"])),
-        lambda: llcoll.all_gather(torch.ones(3), algorithm="torch"),
+        lambda: llcoll.all_to_all(torch.ones(4 * state["world_size"]), algorithm="lanes"),
+        lambda: llcoll.all_gather(torch.ones(3), algorithm="one_shot_flag"),
         lambda: llcoll.broadcast(torch.ones(3), root=99),
     ):
         try:

@@ -222,6 +222,15 @@ def test_front_and_gradients(world: int) -> None:
 
 
 @few_worlds
+def test_the_torch_fallback(world: int) -> None:
+    """Every kind through torch.distributed (Gloo), mixed with our own; integers add up exactly."""
+    calls = grid(world, ["int32"], (0, 1, 9, 8195), ops=["sum", "max"], seed=4)
+    calls += [c for c in grid(world, ["float32"], (33,), seed=5) if c[0] not in REDUCING]
+    by_torch = [(c[0], "torch" if idx % 4 else c[1], *c[2:]) for idx, c in enumerate(calls)]
+    check(pool(world), shared_data(world, NUMEL), by_torch)
+
+
+@few_worlds
 def test_torchs_forms_and_lists(world: int) -> None:
     for rank, wrong in enumerate(pool(world).results("jobs_torch_forms", "as_torch_has_them")):
         assert not wrong, (rank, wrong)

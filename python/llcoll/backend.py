@@ -245,7 +245,12 @@ class LlcollGroup(_ProcessGroup):
     ) -> Any:
         opts = c10d.AllToAllOptions() if opts is None else opts
         name = self._served([input])
-        if name is None or not output.is_contiguous() or bool(output_splits) != bool(input_splits):
+        if (
+            name is None
+            or not output.is_contiguous()
+            or bool(output_splits) != bool(input_splits)
+            or len(communicators.find(name, input.device.type).nodes) > 1  # it would come back here
+        ):
             stock = self._stock_for(input)
             return stock.alltoall_base(output, input, output_splits, input_splits, opts)
 

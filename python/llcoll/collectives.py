@@ -1,7 +1,7 @@
 """The collectives of one exchange: reduce_scatter, all_gather, broadcast, reduce, all_to_all.
 
 Parts are cut along dimension 0, in rank order. `group`: a process group, its name, or None for the
-default group. `algorithm`: "auto", "one_shot_ll", "one_shot_flag", and for reductions of
+default group. `algorithm`: "auto", "one_shot_ll", "one_shot_flag", "torch", and for reductions of
 floating-point types "one_shot_sentinel". Errors are raised before anything is sent.
 """
 
