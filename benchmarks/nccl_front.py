@@ -29,6 +29,7 @@ import llcoll.nccl
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
+NUMBER = re.compile(r"\d+(\.\d+)?")
 SHARE = re.compile(r"llcoll: pid \d+: (\d+) of (\d+) calls by llcoll")
 
 
@@ -79,17 +80,26 @@ def environment(folder: Path, step: Step, idx: int, num_gpus: int) -> dict[str, 
 
 
 def test_steps(folder: Path, has_all: bool) -> list[Step]:
+    """The timed ones first: they are short, and the limit may cut what comes last."""
     steps = []
-    for collective in COLLECTIVES:
-        program = str(folder / "nccl-tests" / f"{collective}_perf")
+    timed = ["-b", "8", "-e", "1M", "-f", "4", "-d", "float", "-c", "0", "-a", "3"]
+    programs = {name: str(folder / "nccl-tests" / f"{name}_perf") for name in COLLECTIVES}
+    for collective, program in programs.items():
+        for kind, more in (
+            ("graph_us", ["-n", "50", "-w", "10", "-G", "20"]),
+            ("host_us", ["-n", "200", "-w", "20", "-C", "1"]),
+        ):
+            if kind == "graph_us" or collective in ("all_reduce", "broadcast"):
+                steps += [Step(collective, side, [program, *timed, *more], kind) for side in SIDES]
+    small = ["-n", "2", "-w", "1", "-c", "1"]
+    for collective, program in programs.items():
         roots = ["-r", "-1"] if collective in ROOTED else []
         operators = ["-o", "all"] if collective in REDUCTIONS else []
-        small = ["-n", "2", "-w", "1", "-c", "1"]
         for side in SIDES:
             if has_all:
-                sizes = ["-b", "8", "-e", "4M", "-f", "8"]
-                command = [program, *sizes, "-d", "all", *operators, *roots, *small]
-                steps.append(Step(collective, side, command, "check", 90, all_types=True))
+                command = [program, "-b", "8", "-e", "8M", "-f", "16", "-d", "all", *operators]
+                step = Step(collective, side, [*command, *roots, *small], "check", 90, True)
+                steps.append(step)
             command = [program, "-b", "8", "-e", "4M", "-f", "8", "-d", "float", *roots, *small]
             steps.append(Step(f"{collective}, graph", side, [*command, "-G", "2"], "check"))
         if collective == "all_reduce":
@@ -97,15 +107,6 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
             steps.append(Step(f"{collective}, unaligned", "front", command, "check"))
     program = str(folder / "nccl-tests" / "sendrecv_perf")
     steps.append(Step("sendrecv", "front", [program, "-b", "8", "-e", "1M", "-f", "8"], "check"))
-    timed = ["-b", "8", "-e", "1M", "-f", "4", "-d", "float", "-c", "0", "-a", "3"]
-    for collective in COLLECTIVES:
-        program = str(folder / "nccl-tests" / f"{collective}_perf")
-        for kind, more in (
-            ("graph_us", ["-n", "50", "-w", "10", "-G", "20"]),
-            ("host_us", ["-n", "200", "-w", "20", "-C", "1"]),
-        ):
-            if kind == "graph_us" or collective in ("all_reduce", "broadcast"):
-                steps += [Step(collective, side, [program, *timed, *more], kind) for side in SIDES]
     return steps
 
 
@@ -123,7 +124,7 @@ def rows_of(output: str) -> list[dict[str, Any]]:
     rows = []
     for line in output.splitlines():
         words = line.split()
-        if len(words) < 13 or not words[0].isdigit() or not words[1].isdigit():
+        if len(words) < 13 or not all(NUMBER.fullmatch(words[i]) for i in (0, 1, 5, 9)):
             continue
         rows.append(
             {
