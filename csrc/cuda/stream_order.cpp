@@ -54,7 +54,8 @@ void StreamOrder::enter_capture(cudaStream_t stream, unsigned long long id) {
     next_capture_ = (next_capture_ + 1) % kNumCaptures;
     *known = {id, 0, {}};
   }
-  const StreamKey key = key_of(stream);
+  // A stream's id cannot be asked for while it captures; nor can the stream end before the capture does.
+  const auto key = reinterpret_cast<StreamKey>(stream);
   const bool is_moved = known->stream != key && !known->nodes.empty();
   if (is_moved) {
     cudaGraphNode_t* nodes = known->nodes.data();

@@ -1,5 +1,6 @@
 """Memory that collectives like best; the only user of torch's symmetric memory."""
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -49,6 +50,44 @@ class _Block:
             self._buffer.pool.give_back(*self._taken)
 
 
+class _Renumbered(dist.Store):
+    """A store in which ranks meet that did not take part in the same rendezvous before.
+
+    torch numbers what ranks exchange in a rendezvous by a counter of the process ("NAME/17/RANK"),
+    so after one of a subgroup the others would wait for each other's keys for ever. Here a number
+    becomes its place among those of this store.
+    """
+
+    def __init__(self, store: dist.Store) -> None:
+        super().__init__()
+        self._inner = store
+        self._places: dict[str, int] = {}
+
+    def _key(self, key: str) -> str:
+        match = re.fullmatch(r"(.*/\d+)/(\d+)", key)
+        if match is None:
+            return key
+        return f"{self._places.setdefault(match[1], len(self._places))}/{match[2]}"
+
+    def set(self, key: str, value: Any) -> None:
+        self._inner.set(self._key(key), value)
+
+    def get(self, key: str) -> bytes:
+        return self._inner.get(self._key(key))
+
+    def multi_get(self, keys: list[str]) -> list[bytes]:
+        return self._inner.multi_get([self._key(key) for key in keys])
+
+    def wait(self, keys: list[str], *timeout: Any) -> None:
+        self._inner.wait([self._key(key) for key in keys], *timeout)
+
+    def check(self, keys: list[str]) -> bool:
+        return self._inner.check([self._key(key) for key in keys])
+
+    def add(self, key: str, value: int) -> int:
+        return self._inner.add(self._key(key), value)
+
+
 # One buffer per communicator: the scratch lives as long as kernels may touch it, so it is let go
 # at shutdown only, after the device has finished.
 _buffers: dict[str, _Buffer] = {}
@@ -73,10 +112,9 @@ def map_cuda(
 
     # Not by the group itself: a node's ranks have none that torch knows, and one made in Python
     # (the backend "llcoll") has no store, without which torch crashes.
-    name = f"llcoll/{communicator.group_name}"
-    group = dist.ProcessGroup(
-        exchange.store("symmetric memory"), exchange.rank, exchange.world_size
-    )
+    name: Any = f"llcoll/{communicator.group_name}"
+    store = _Renumbered(exchange.store("symmetric memory"))
+    group = dist.ProcessGroup(store, exchange.rank, exchange.world_size)
 
     def exchange_handles() -> None:
         _distributed_c10d._register_process_group(name, group)

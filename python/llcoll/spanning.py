@@ -60,36 +60,17 @@ def _lane_engine(
     return dist.ProcessGroupGloo(store, node, num_nodes, _limit(timeout_s))
 
 
-def _node_group(group: dist.ProcessGroup, ranks: list[int], timeout_s: float) -> dist.ProcessGroup:
-    """CUDA: symmetric memory meets over a named process group of the node's ranks."""
-    of_world = dist.get_process_group_ranks(group)
-    made = dist.new_group(
-        ranks=[of_world[rank] for rank in ranks],
-        timeout=_limit(timeout_s),
-        backend=_backend_name(group, "cuda"),
-        use_local_synchronization=True,
-        group_desc="llcoll node",
-    )
-    assert isinstance(made, dist.ProcessGroup)
-    return made
-
-
 class Spanning:
     """What a communicator over several nodes holds besides its own."""
 
     def __init__(self, nodes: topology.Nodes, group_name: str) -> None:
         self.nodes = nodes
         self.inside_name = f"{group_name}/node"
-        self.groups: list[dist.ProcessGroup] = []
         self.scratch: torch.Tensor | None = None
         self.engine: Engine | None = None
 
     def release(self) -> None:
         """After the backend has forgotten both communicators."""
-        groups, self.groups = self.groups, []
-        for group in groups:
-            if group in c10d._world.pg_map:
-                dist.destroy_process_group(group)
         self.engine = None
 
 
@@ -135,7 +116,6 @@ def make(
     backend = communicator._backend
     nodes = spanning.nodes
     inner = node_exchange(exchange, nodes)
-    mine = next(node for node in nodes if exchange.rank in node)
     if exchange.rank == 0:
         print(topology.describe(communicator.group_name, nodes, hosts), file=sys.stderr, flush=True)
 
@@ -151,10 +131,6 @@ def make(
     table = exchange.agree_alike(
         lambda: tables.choose(chosen.device, chosen.policy, chosen.allow_low_precision, inner)
     )
-    if chosen.device == "cuda" and len(mine) > 1:
-        pair = _node_group(group, mine, chosen.timeout)
-        spanning.groups.append(pair)
-        spanning.inside_name = pair.group_name
     arguments = options_of(
         spanning.inside_name, inner.rank, inner.world_size, False, inside_settings, table.text, True
     )

@@ -210,12 +210,14 @@ __global__ void cold(LinePart* lines, int num_writers, int num_tiles, int num_st
   atomicAdd(&counts->again, own.again);
 }
 
-bool try_cold(int num_writers, int num_processors, double seconds, Counts* counts) {
+bool try_cold(int num_writers, int num_sms, double seconds) {
   constexpr size_t kBytes = size_t{256} << 20;
-  const int num_tiles = num_processors * 6 / (num_writers + 1);
+  const int num_tiles = num_sms * kBlocksPerSm / (num_writers + 1);
   const int num_steps = int(kBytes / 128 / kLinesPerBlock / num_tiles);
   LinePart* lines;
   CUDA(cudaMalloc(&lines, kBytes));
+  Counts* counts;
+  CUDA(cudaMallocManaged(&counts, sizeof(Counts)));
   cudaEvent_t begin, end;
   CUDA(cudaEventCreate(&begin));
   CUDA(cudaEventCreate(&end));
@@ -236,8 +238,10 @@ bool try_cold(int num_writers, int num_processors, double seconds, Counts* count
       "%d writers, cold lines: %d launches of %d lines: %llu elements behind at the poll that found the sum, "
       "%llu at the read after it\n",
       num_writers, launches, num_steps * num_tiles * kLinesPerBlock, counts->behind, counts->again);
+  const bool good = counts->behind == 0;
   CUDA(cudaFree(lines));
-  return counts->again == 0;
+  CUDA(cudaFree(counts));
+  return good;
 }
 
 }  // namespace
@@ -267,5 +271,6 @@ int main(int argc, char** argv) {
   bool good = true;
   if (num_ranks > 1) return run(num_ranks, num_ranks, num_devices, num_sms, seconds) ? 0 : 1;
   for (const int num_writers : {2, 4, 8}) good &= run(1, num_writers, num_devices, num_sms, seconds);
+  for (const int num_writers : {2, 4, 8}) good &= try_cold(num_writers, num_sms, seconds);
   return good ? 0 : 1;
 }

@@ -65,6 +65,7 @@ def main() -> int:
                 break
             kind = getattr(torch, dtype)
             x, want = bench.inputs(size // kind.itemsize, kind)
+            torch.cuda.synchronize()  # the calls run on another stream than their input
             times = bench.measure(candidates(bench, x, native, wide), want)
             rows.append((size, {name: statistics.median(us) for name, us in times.items()}))
         if rows:
