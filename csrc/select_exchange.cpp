@@ -44,10 +44,21 @@ Algorithm pick_cpu(Collective kind, size_t bytes) {
   return kind != Collective::kAllToAllV && bytes <= 64 ? Algorithm::kOneShotLl : Algorithm::kOneShotFlag;
 }
 
+// Where LL ends. Ranks that share a GPU: measured at 2 and 4 (docs/results.md), bytes of a part, or of the whole where
+// that is what each rank sends or gets. Between GPUs not measured: as for the all-reduce.
+size_t ll_limit(Collective kind, int world_size, bool shares_device) {
+  if (!shares_device) return (world_size <= 2 ? 128 : world_size <= 4 ? 64 : 16) * kKiB;
+  if (kind == Collective::kBroadcast || kind == Collective::kReduce) return (world_size <= 4 ? 1024 : 512) * kKiB;
+  return (world_size <= 4 ? 512 : 128) * kKiB;
+}
+
 Algorithm pick_cuda(Collective kind, size_t bytes, DType dtype, int world_size, const Topology& topology) {
-  const size_t ll_limit = (world_size <= 2 ? 128 : world_size <= 4 ? 64 : 16) * kKiB;
-  const size_t sentinel_limit = (world_size <= 2 ? 2048 : world_size <= 4 ? 512 : 64) * kKiB;
-  const bool small = kind == Collective::kAllToAllV || bytes <= ll_limit;
+  const size_t sentinel_limit = topology.shares_device ? 0
+                                                       : (world_size <= 2   ? 2048
+                                                          : world_size <= 4 ? 512
+                                                                            : 64) *
+                                                             kKiB;
+  const bool small = kind == Collective::kAllToAllV || bytes <= ll_limit(kind, world_size, topology.shares_device);
   if (small && topology.wide_packets) return Algorithm::kOneShotLl;
   const bool by_sentinel = reduces(kind) && is_floating(dtype) && bytes <= sentinel_limit;
   return by_sentinel ? Algorithm::kOneShotSentinel : Algorithm::kOneShotFlag;

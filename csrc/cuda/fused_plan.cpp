@@ -33,6 +33,8 @@ FusedLaunch plan_fused_launch(const CollectiveCall& call, const NormCall& norm, 
   const int unit_bytes = launch.protocol == kLl ? 8 : 16;
   if (row_bytes % kRowAlign != 0 || row_bytes / unit_bytes > uint64_t{kItems} * kMaxThreads) return launch;
   const auto upr = static_cast<uint32_t>(row_bytes / unit_bytes);
+  // Several units a thread, each from several ranks: slower than two kernels at 4 ranks, not at 2.
+  if (upr > kMaxThreads && num_ranks > 2) return launch;
   if (norm.num_rows * upr > (uint64_t{1} << 28)) return launch;  // unit numbers are 32 bits, padding included
 
   const ScratchShape& shape = layout.shape[launch.protocol];
