@@ -35,7 +35,8 @@ struct SimCta {
   // LL128: a member owns whole lines and polls alone.
   static constexpr int kLineLanes = 1;
   uint32_t first_of_line(uint32_t x) const { return x; }
-  void converge_line() const {}
+  bool line_is_together() const { return true; }
+  static void sync_line() {}
   bool all_lanes(bool value) const { return value; }
   bool any_lane(bool value) const { return value; }
   // Pulls: words that all members see; barriers alone keep writers from readers.

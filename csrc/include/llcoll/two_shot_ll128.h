@@ -108,6 +108,7 @@ class LineWork {
         add(stage.line(first + b, t, line), parts);
       }
     }
+    if constexpr (kLines > 1) group_.sync();
     LLC_UNROLL
     for (int k = 0; k < kLines; ++k) {
       const uint32_t line = line_of(k);
