@@ -345,7 +345,8 @@ bool write_json(const std::string& path, int64_t nb, const std::vector<Outcome>&
   for (size_t i = 0; i < outcomes.size(); ++i) {
     const Outcome& o = outcomes[i];
     std::fprintf(file, "%s{\"routine\": \"%s\", \"n\": %lld, \"error\": %.3g, \"residual\": %.3g, ",
-                 i == 0 ? "" : ",\n", o.routine.c_str(), static_cast<long long>(o.n), o.error, o.residual);
+                 i == 0 ? "" : ",\n", o.routine.c_str(), static_cast<long long>(o.n), std::min(o.error, 1e300),
+                 std::min(o.residual, 1e300));
     write_list(file, "ms", o.ms);
     std::fprintf(file, ", ");
     write_list(file, "one_gpu_ms", o.one_gpu);

@@ -1,6 +1,6 @@
 """Unchanged NCCL programs with NCCL alone and with the front before it (figure 14).
 
-    python -m llcoll.loopback -n 2 benchmarks/nccl_front.py FOLDER --out OUT [--part tests cusolver]
+    python -m llcoll.loopback -n 2 benchmarks/nccl_front.py FOLDER --out OUT [--part tests]
     python benchmarks/nccl_front.py --report OUT/nccl_front_*.json --plot figure.png
 
 FOLDER is what benchmarks/nccl_programs.sh makes: libnccl.so.2, libmpi.so, nccl-tests, cusolver_mp
@@ -29,6 +29,7 @@ import llcoll.nccl
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
+PARTS = ("calls", "cusolver", "tests")
 NUMBER = re.compile(r"\d+(\.\d+)?")
 SHARE = re.compile(r"llcoll: pid \d+: (\d+) of (\d+) calls by llcoll")
 
@@ -40,9 +41,11 @@ class Step:
     name: str
     side: str
     command: list[str]
-    kind: str  # check, graph_us, host_us, solve
+    kind: str  # check, graph_us, host_us, solve, calls
     limit_s: float = 60
     all_types: bool = False
+    json: Path | None = None  # what the program writes; read into the result
+    settings: dict[str, str] = field(default_factory=dict)
     result: dict[str, Any] = field(default_factory=dict)
 
 
@@ -76,7 +79,7 @@ def environment(folder: Path, step: Step, idx: int, num_gpus: int) -> dict[str, 
     # A rank that never comes ends the program, not the whole run.
     env |= {"LLCOLL_MPI_JOB": str(idx), "LLCOLL_MPI_TIMEOUT": str(int(step.limit_s))}
     env.setdefault("LLCOLL_TIMEOUT", "20")
-    return env
+    return env | step.settings
 
 
 def test_steps(folder: Path, has_all: bool) -> list[Step]:
@@ -111,11 +114,30 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
 
 
 def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
+    """NCCL alone, the front, and the front without Reduce: what that call is worth there."""
     steps = []
-    for side in SIDES:
-        command = [str(folder / "cusolver_mp"), "--sizes", sizes]
-        command += ["--json", str(out / f"cusolver_{side}.json")]
-        steps.append(Step("cusolver_mp", side, command, "solve", 100))
+    for name, side, settings in (
+        ("cusolver_mp", "alone", {}),
+        ("cusolver_mp", "front", {}),
+        ("cusolver_mp, no Reduce", "front", {"LLCOLL_NCCL_CALLS": "AllReduce,Broadcast"}),
+    ):
+        path = out / f"solves_{len(steps)}.json"
+        command = [str(folder / "cusolver_mp"), "--sizes", sizes, "--json", str(path)]
+        steps.append(Step(name, side, command, "solve", 100, json=path, settings=settings))
+    return steps
+
+
+def calls_steps(folder: Path, out: Path) -> list[Step]:
+    """The front a second time without what the destruction of streams makes necessary."""
+    steps = []
+    for name, side, settings in (
+        ("nccl_calls", "alone", {}),
+        ("nccl_calls", "front", {"LLCOLL_LOG": "0"}),
+        ("nccl_calls, no events", "front", {"LLCOLL_LOG": "0", "LLCOLL_STREAMS_MAY_END": "0"}),
+    ):
+        path = out / f"calls_{len(steps)}.json"
+        command = [str(folder / "nccl_calls"), "--json", str(path)]
+        steps.append(Step(name, side, command, "calls", 60, json=path, settings=settings))
     return steps
 
 
@@ -193,10 +215,11 @@ def run_rank(args: argparse.Namespace, part: str) -> bool:
 
     folder, out = args.folder.resolve(), args.out.resolve()
     rank, num_ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    if part == "tests":
-        steps = test_steps(folder, (folder / "libnccl_all.so.2").is_file())
-    else:
-        steps = cusolver_steps(folder, out, args.sizes)
+    steps = {
+        "tests": lambda: test_steps(folder, (folder / "libnccl_all.so.2").is_file()),
+        "cusolver": lambda: cusolver_steps(folder, out, args.sizes),
+        "calls": lambda: calls_steps(folder, out),
+    }[part]()
     steps = [
         step for step in steps if not args.only or re.search(args.only, f"{step.name} {step.kind}")
     ]
@@ -230,10 +253,9 @@ def write_results(out: Path, part: str, num_ranks: int, steps: list[Step]) -> No
         if not step.result:
             continue
         one = {"name": step.name, "side": step.side, "kind": step.kind, **step.result}
-        if step.kind == "solve" and step.result["status"] == 0:
-            path = out / f"cusolver_{step.side}.json"
-            one["solves"] = json.loads(path.read_text())["results"]
-            path.unlink()
+        if step.json is not None and step.json.is_file():
+            one["written"] = json.loads(step.json.read_text())["results"]
+            step.json.unlink()
         results.append(one)
     path = out / f"nccl_front_{part}_{num_ranks}.json"
     path.write_text(
@@ -248,9 +270,7 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, default=Path("."))
-    parser.add_argument(
-        "--part", nargs="+", choices=("tests", "cusolver"), default=("tests", "cusolver")
-    )
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--only", help="regular expression of the programs to run")
     parser.add_argument("--sizes", default="256,512,1024,2048", help="of cusolver_mp")
     parser.add_argument("--limit", type=float, default=400, help="seconds, of one part")

@@ -60,7 +60,7 @@ def report_tests(data: dict[str, Any]) -> list[str]:
 def compare_solves(data: dict[str, Any]) -> list[dict[str, Any]]:
     """Of each routine and size: both sides' median ms, and how far the eigenvalues are apart."""
     sides = [
-        find(data["results"], "cusolver_mp", side, "solve").get("solves", []) for side in SIDES
+        find(data["results"], "cusolver_mp", side, "solve").get("written", []) for side in SIDES
     ]
     rows = []
     for alone in sides[0]:
@@ -95,6 +95,24 @@ def report_cusolver(data: dict[str, Any]) -> list[str]:
         times = f"{r['alone']:.2f} | {r['front']:.2f} | {r['alone'] / r['front']:.2f}"
         errors = f"{r['error']:.1g} | {r['apart']:.1g}"
         lines.append(f"| {r['routine']} | {r['n']} | {times} | {r['one_gpu']:.2f} | {errors} |")
+    for one in find(data["results"], "cusolver_mp, no Reduce", "front", "solve").get("written", []):
+        ms = statistics.median(one["ms"])
+        lines.append(f"| {one['routine']}, without Reduce | {one['n']} | | {ms:.2f} | | | | |")
+    return [*lines, ""]
+
+
+def report_calls(data: dict[str, Any]) -> list[str]:
+    """us of a step of nccl_calls, and of the host for issuing it."""
+    programs = [one for one in data["results"] if one.get("written")]
+    titles = [f"{one['name'].partition(', ')[2] or one['side']}" for one in programs]
+    lines = [
+        f"### Calls among a program's kernels, {data['ranks']} ranks, float64: us a step (host)",
+        "",
+    ]
+    lines += ["| n | step | " + " | ".join(titles) + " |", "|---" * (len(titles) + 2) + "|"]
+    for rows in zip(*(one["written"] for one in programs), strict=True):
+        cells = [f"{row['us']:.1f} ({row['host_us']:.1f})" for row in rows]
+        lines.append(f"| {rows[0]['n']} | {rows[0]['step']} | " + " | ".join(cells) + " |")
     return [*lines, ""]
 
 
@@ -123,11 +141,14 @@ def plot(data: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
+REPORTS = {"tests": report_tests, "cusolver": report_cusolver, "calls": report_calls}
+
+
 def report(paths: list[Path], plot_path: Path | None) -> bool:
     is_right = True
     for path in paths:
         data = json.loads(path.read_text())
-        print("\n".join((report_tests if data["part"] == "tests" else report_cusolver)(data)))
+        print("\n".join(REPORTS[data["part"]](data)))
         if data["part"] != "cusolver":
             continue
         rows = compare_solves(data)

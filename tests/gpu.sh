@@ -3,7 +3,8 @@
 #
 # Parts: loopback, correctness-N, broke-N, faults-N, ll128-N, litmus, examples-N, collectives-N, nodes-N, fused-N,
 # stack-2, tp-decode-2, memcheck, speed-N, speed-collectives-N, speed-ll128-N, host-N, capi-N, front-N, sol-N, bench-N,
-# kernel-N, model-N, tune-N, nccl-tests-N, cusolver-2 (N ranks); a word selects all parts that begin with it.
+# kernel-N, model-N, tune-N, nccl-tests-N, nccl-calls-2, cusolver-2
+# (N ranks); a word selects all parts that begin with it.
 # Without arguments: everything, within BUDGET seconds (default 350). Builds nothing: python/llcoll holds the built
 # package. PYTHON names the interpreter. Results go to $OUT (default build/gpu). Every part has a limit of its own and
 # a fresh MPS daemon (the launcher's); one that hangs is killed and the next goes on.
@@ -128,6 +129,7 @@ if [ -n "${NCCL_PROGRAMS:-}" ]; then
     part "nccl-tests-$num_ranks" 300 "${launch[@]}" $num_ranks --timeout 295 benchmarks/nccl_front.py "$NCCL_PROGRAMS" \
       --part tests --out "$OUT" --limit 270
   done
+  part nccl-calls-2 90 "${launch[@]}" 2 --timeout 85 benchmarks/nccl_front.py "$NCCL_PROGRAMS" --part calls --out "$OUT"
   part cusolver-2 220 "${launch[@]}" 2 --timeout 215 benchmarks/nccl_front.py "$NCCL_PROGRAMS" --part cusolver \
     --out "$OUT" --limit 200
 fi

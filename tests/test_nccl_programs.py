@@ -102,7 +102,7 @@ def solves(scale: float, ms: float) -> list[dict]:
 @pytest.mark.parametrize(("apart", "status"), [(1e-13, 0), (1e-9, 1)])
 def test_report_compares_eigenvalues(tmp_path: Path, apart: float, status: int) -> None:
     results = [
-        {"name": "cusolver_mp", "side": side, "kind": "solve", "status": 0, "solves": values}
+        {"name": "cusolver_mp", "side": side, "kind": "solve", "status": 0, "written": values}
         for side, values in (("alone", solves(1.0, 8.0)), ("front", solves(1.0 + apart, 2.0)))
     ]
     results[1] |= {"taken": 3, "calls": 4}

@@ -18,7 +18,8 @@ inline void check_cuda(cudaError_t error, const char* what) {
   }
 }
 
-// Experiments: LLCOLL_PDL=0 launches without programmatic dependence, LLCOLL_MAX_CHANNELS caps every grid (the smallest
+// Experiments: LLCOLL_PDL=0 launches without programmatic dependence, LLCOLL_STREAMS_MAY_END=0 spares a call of the C
+// interface the event that a stream's destruction makes necessary, LLCOLL_MAX_CHANNELS caps every grid (the smallest
 // over the ranks' own caps counts, so all ranks must be given the same).
 inline uint32_t number_from_environment(const char* name, uint32_t otherwise) {
   const char* text = std::getenv(name);

@@ -11,7 +11,7 @@ StreamOrder::~StreamOrder() {
 }
 
 void StreamOrder::open(bool streams_may_end) {
-  streams_may_end_ = streams_may_end;
+  streams_may_end_ = streams_may_end && number_from_environment("LLCOLL_STREAMS_MAY_END", 1) != 0;
   dependent_launch_ = number_from_environment("LLCOLL_PDL", 1) != 0;
   check_cuda(cudaEventCreateWithFlags(&event_, cudaEventDisableTiming), "cudaEventCreate");
 }

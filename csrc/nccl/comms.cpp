@@ -116,6 +116,30 @@ size_t max_bytes() {
   return value;
 }
 
+bool may_take(Kind kind) {
+  static const unsigned kinds = [] {
+    const char* text = std::getenv("LLCOLL_NCCL_CALLS");
+    if (text == nullptr || *text == '\0') return ~0u;
+    unsigned wanted = 0;
+    for (const char* at = text; *at != '\0';) {
+      const size_t length = std::strcspn(at, ",");
+      int kind = 0;
+      while (kind < kNumKinds && std::string(at, length) != name_of(static_cast<Kind>(kind))) ++kind;
+      if (kind == kNumKinds || kind == kSendRecv) {
+        std::fprintf(stderr,
+                     "llcoll: LLCOLL_NCCL_CALLS is '%s'; it must name some of AllReduce,Reduce,Broadcast,"
+                     "AllGather,ReduceScatter\n",
+                     text);
+        std::exit(2);  // some ranks would wait for others otherwise
+      }
+      wanted |= 1u << kind;
+      at += length + (at[length] == ',' ? 1 : 0);
+    }
+    return wanted;
+  }();
+  return (kinds >> kind & 1) != 0;
+}
+
 const Entry* find(Comm comm) {
   LastFound& last = last_found;
   const uint64_t now = generation.load(std::memory_order_acquire);

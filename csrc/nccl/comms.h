@@ -6,11 +6,15 @@
 
 #include "llcoll/llcoll.h"
 #include "nccl/abi.h"
+#include "nccl/decide.h"
 
 namespace llcoll::nccl {
 
 // LLCOLL_NCCL_MAX_BYTES: messages up to here go to llcoll; 0: none do, and no communicator is made.
 size_t max_bytes();
+
+// LLCOLL_NCCL_CALLS: the kinds of calls that llcoll may have; not set: all that it can.
+bool may_take(Kind kind);
 
 struct Entry {
   llcoll_comm_t comm = nullptr;  // null: everything of this communicator goes to NCCL

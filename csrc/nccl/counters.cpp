@@ -21,6 +21,7 @@ struct Counts {
   std::atomic<uint64_t> forwarded;
 };
 Counts counts[kNumKinds][kNumSizes];
+std::atomic<uint64_t> calls_of_one;
 
 int size_of(size_t bytes) {
   int size = 0;
@@ -57,6 +58,11 @@ struct Printer {
         all += taken + forwarded;
       }
     }
+    const uint64_t of_one = calls_of_one.load(std::memory_order_relaxed);
+    if (of_one != 0) {
+      std::fprintf(stderr, "llcoll: pid %d: besides %llu calls of communicators with one rank\n", getpid(),
+                   static_cast<unsigned long long>(of_one));
+    }
     std::fprintf(stderr, "llcoll: pid %d: %llu of %llu calls by llcoll (%.1f %%), the rest by %s\n", getpid(),
                  static_cast<unsigned long long>(all_taken), static_cast<unsigned long long>(all),
                  all == 0 ? 0.0 : 100.0 * static_cast<double>(all_taken) / static_cast<double>(all), real_path());
@@ -67,6 +73,8 @@ const Printer printer;
 }  // namespace
 
 bool counts_calls() { return printer.on; }
+
+void count_call_of_one() { calls_of_one.fetch_add(1, std::memory_order_relaxed); }
 
 void count_call(Kind kind, size_t bytes, bool is_taken) {
   Counts& c = counts[kind][size_of(bytes)];

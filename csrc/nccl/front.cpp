@@ -8,55 +8,19 @@
 
 #include <cstdlib>
 #include <cstring>
-#include <string>
 #include <vector>
 
 #include "llcoll/llcoll.h"
 #include "nccl/comms.h"
 #include "nccl/counters.h"
 #include "nccl/decide.h"
+#include "nccl/group.h"
 #include "nccl/real.h"
 
 namespace llcoll::nccl {
 namespace {
 
-struct Taken {
-  llcoll_comm_t comm;
-  llcoll_call_t call;
-};
-
-struct HandedOn {
-  llcoll_comm_t comm;
-  Stream stream;
-};
-
-struct Group {
-  int depth = 0;
-  std::vector<Taken> calls;
-  std::vector<HandedOn> handed_on;  // in the order of the calls; what follows its like is left out
-  std::vector<Comm*> made;          // where NCCL writes the communicators of this group
-  std::vector<Comm*> left_alone;
-};
-thread_local Group group;
-thread_local int num_inside_real = 0;  // NCCL's own functions may call each other by their public names
-thread_local std::string last_error;
-
-class InsideReal {
- public:
-  InsideReal() { ++num_inside_real; }
-  ~InsideReal() { --num_inside_real; }
-  InsideReal(const InsideReal&) = delete;
-  InsideReal& operator=(const InsideReal&) = delete;
-};
-
 bool is_off() { return max_bytes() == 0 && !counts_calls(); }
-
-Result result_of(llcoll_result_t result) {
-  if (result == LLCOLL_SUCCESS) return kSuccess;
-  last_error = std::string("llcoll: ") + llcoll_last_error();
-  log_line("%s", last_error.c_str());
-  return result == LLCOLL_ERROR ? kInvalidUsage : kRemoteError;
-}
 
 Result start(const Taken& taken) { return result_of(llcoll_run(taken.comm, &taken.call)); }
 
@@ -85,12 +49,16 @@ bool take(const Call& call, Result& result) {
   const Entry* const entry = find(call.comm);
   Translated translated{};
   const bool is_taken =
-      entry != nullptr && entry->comm != nullptr &&
+      entry != nullptr && entry->comm != nullptr && may_take(call.kind) &&
       translate(call.kind, call.count, call.type, call.op, entry->num_ranks, max_bytes(), translated) &&
       has_root(call, *entry);
   if (counts_calls()) {
     const int num_ranks = entry == nullptr ? 1 : entry->num_ranks;
-    count_call(call.kind, message_bytes(call.kind, call.count, call.type, num_ranks), is_taken);
+    if (entry != nullptr && num_ranks == 1) {
+      count_call_of_one();
+    } else {
+      count_call(call.kind, message_bytes(call.kind, call.count, call.type, num_ranks), is_taken);
+    }
   }
   if (!is_taken) return false;
   constexpr llcoll_collective_t kCollectives[] = {LLCOLL_ALL_REDUCE, LLCOLL_REDUCE, LLCOLL_BROADCAST, LLCOLL_ALL_GATHER,
@@ -113,45 +81,6 @@ bool take(const Call& call, Result& result) {
   }
   return true;
 }
-
-// NCCL runs the calls of a communicator in their order whatever their streams. So a call that it gets takes its place
-// among those that llcoll gets: a rank where the two ran side by side might leave neither the room that it needs.
-class InOrder {
- public:
-  InOrder(Comm comm, Stream stream) {
-    if (is_off() || num_inside_real != 0) return;
-    const Entry* const entry = find(comm);
-    if (entry == nullptr || entry->comm == nullptr) return;
-    if (group.depth == 0) {
-      begin({entry->comm, stream});
-      return;
-    }
-    std::vector<HandedOn>& all = group.handed_on;
-    if (all.empty() || all.back().comm != entry->comm || all.back().stream != stream) {
-      all.push_back({entry->comm, stream});
-    }
-  }
-  // The end of a group.
-  explicit InOrder(const std::vector<HandedOn>& calls) {
-    for (const HandedOn& call : calls) begin(call);
-  }
-  // Of each communicator the stream that was entered last: NCCL's part of a group ends on all of its streams at once.
-  ~InOrder() {
-    for (size_t i = 0; i < begun_.size(); ++i) {
-      bool is_last = true;
-      for (size_t j = i + 1; j < begun_.size(); ++j) is_last = is_last && begun_[j].comm != begun_[i].comm;
-      if (is_last) result_of(llcoll_order_end(begun_[i].comm, begun_[i].stream));
-    }
-  }
-  InOrder(const InOrder&) = delete;
-  InOrder& operator=(const InOrder&) = delete;
-
- private:
-  void begin(const HandedOn& call) {
-    if (result_of(llcoll_order_begin(call.comm, call.stream)) == kSuccess) begun_.push_back(call);
-  }
-  std::vector<HandedOn> begun_;
-};
 
 bool is_blocking(const Config* config, const Entry* parent) {
   if (config != nullptr && config->size >= sizeof(Config) && (config->blocking == 0 || config->blocking == 1)) {
@@ -221,11 +150,11 @@ using namespace llcoll::nccl;
     return real().name(__VA_ARGS__); \
   } while (0)
 // For the calls of a communicator that run on a stream.
-#define LLC_HAND_ON(name, comm, stream, ...) \
-  do {                                       \
-    const InOrder order(comm, stream);       \
-    const InsideReal inside;                 \
-    return real().name(__VA_ARGS__);         \
+#define LLC_HAND_ON(name, comm, stream, ...)                      \
+  do {                                                            \
+    const InOrder order(is_off() ? nullptr : find(comm), stream); \
+    const InsideReal inside;                                      \
+    return real().name(__VA_ARGS__);                              \
   } while (0)
 // Where the real library is older than the function, nobody can have asked for it by linking; by name it is absent.
 #define LLC_MAKE(name, place, blocking, ...)          \
@@ -298,7 +227,7 @@ LLC_FRONT(CommGetAsyncError)(Comm comm, Result* error) {
   return result;
 }
 extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(Comm comm) {
-  if (!last_error.empty()) return last_error.c_str();
+  if (last_error() != nullptr) return last_error();
   return real().GetLastError == nullptr ? "" : real().GetLastError(comm);
 }
 
