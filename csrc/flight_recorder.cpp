@@ -152,6 +152,15 @@ std::string dump_to_json(const DumpHeader& header, const std::vector<CallRecord>
   return text + "\n ]}\n";
 }
 
+void write_record(const std::string& path, const std::string& text) {
+  const int fd = open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  check_errno(fd >= 0, "cannot open ", path, " for the flight record");
+  const bool is_written = write_all(fd, text);
+  const int error = errno;
+  close(fd);
+  check_that(is_written, "cannot write the flight record ", path, ": ", errno_text(error));
+}
+
 std::string write_dump_file(const DumpHeader& header, const std::string& text) {
   const char* chosen = std::getenv("LLCOLL_DUMP_DIR");
   if (chosen != nullptr && std::strcmp(chosen, "none") == 0) return "";

@@ -100,6 +100,9 @@ struct DumpHeader {
 // The dump as JSON: docs/failures.md describes it.
 std::string dump_to_json(const DumpHeader& header, const std::vector<CallRecord>& calls);
 
+// Writes `text` to the file `path`, which is made for this user alone where it is not there.
+void write_record(const std::string& path, const std::string& text);
+
 // Writes `text` to a new file of this user alone in LLCOLL_DUMP_DIR (default: TMPDIR, or /tmp) and returns its path.
 // "" where LLCOLL_DUMP_DIR is "none", or where it cannot be written (said on stderr): the error that made the dump
 // must come out, whatever becomes of the dump.

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import llcoll
+from llcoll import diagnose
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples" / "c"
@@ -73,13 +74,26 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ("mode", "world"),
     [
         *[("all", world) for world in (1, 2, 3, 4)],
-        *[("settings", 2), ("timeout", 2), ("timeout", 3), ("abort", 3)],
+        *[("settings", 2), ("timeout", 2), ("abort", 3)],
     ],
 )
 def test_program(program: Path, mode: str, world: int) -> None:
     port = str(free_port())
     outputs = run_ranks([[str(program), mode, str(r), str(world), port] for r in range(world)])
     assert all(output.endswith("ok\n") for output in outputs), outputs
+
+
+def test_dump(program: Path, tmp_path: Path) -> None:
+    """Written by C, read by llcoll.diagnose: the rank that stayed away is named."""
+    port = str(free_port())
+    commands = [[str(program), "timeout", str(r), "3", port] for r in range(3)]
+    run_ranks(commands, LLCOLL_TEST_DUMPS=str(tmp_path), LLCOLL_DUMP_DIR="none")
+    files = sorted(tmp_path.iterdir())
+    assert [file.name for file in files] == [f"llcoll-rank{rank}.json" for rank in range(3)]
+    assert all(file.stat().st_mode & 0o777 == 0o600 for file in files)
+    (finding,) = diagnose.diagnose(map(diagnose.read, files))
+    assert (finding.call, finding.absent) == (2, [2]), finding
+    assert any("all_reduce of 4 float32" in line for line in finding.lines), finding.lines
 
 
 def test_environment(program: Path) -> None:

@@ -10,6 +10,7 @@
 #include "capi/settings.h"
 #include "check.h"
 #include "cpu/cpu_communicator.h"
+#include "flight_recorder.h"
 
 struct llcoll_comm {
   std::shared_ptr<llcoll::Communicator> communicator;
@@ -149,6 +150,14 @@ llcoll_result_t llcoll_order_begin(llcoll_comm_t comm, void* stream) {
 
 llcoll_result_t llcoll_order_end(llcoll_comm_t comm, void* stream) {
   return guarded([&] { core_of(comm).leave_stream(stream); });
+}
+
+llcoll_result_t llcoll_comm_dump(llcoll_comm_t comm, const char* path) {
+  return guarded([&] {
+    Communicator& core = core_of(comm);
+    check_that(path != nullptr && *path != 0, "path is NULL or empty");
+    write_record(path, core.flight_record("llcoll_comm_dump was called"));
+  });
 }
 
 int llcoll_comm_rank(llcoll_comm_t comm) { return comm == nullptr ? -1 : comm->communicator->rank(); }

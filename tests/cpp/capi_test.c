@@ -1,5 +1,5 @@
 /* The C interface from plain C: capi_test MODE RANK WORLD_SIZE PORT. With LLCOLL_TEST_CUDA the same on device memory.
- * Modes: all | timeout | abort | settings. Prints "ok" and returns 0, or says what is wrong and returns 1. */
+ * Modes: all | timeout | abort | settings. LLCOLL_TEST_DUMPS names a folder for flight records. Prints "ok" and returns 0, or says what is wrong and returns 1. */
 #define _POSIX_C_SOURCE 200809L
 #include <llcoll/llcoll.h>
 #include <pthread.h>
@@ -310,9 +310,24 @@ static void run_all(void) {
   printf("%d tests, ", num_tests);
 }
 
+/* This rank's flight record, where LLCOLL_TEST_DUMPS wants one. */
+static void dump(void) {
+  const char* folder = getenv("LLCOLL_TEST_DUMPS");
+  if (folder == NULL) return;
+  char path[512];
+  snprintf(path, sizeof path, "%s/no/such/folder", folder);
+  REQUIRE(llcoll_comm_dump(comm, path) == LLCOLL_ERROR && strstr(llcoll_last_error(), "no/such/folder") != NULL);
+  REQUIRE(llcoll_comm_dump(comm, NULL) == LLCOLL_ERROR && llcoll_comm_dump(NULL, path) == LLCOLL_ERROR);
+  snprintf(path, sizeof path, "%s/llcoll-rank%d.json", folder, rank);
+  OK(llcoll_comm_dump(comm, path));
+  OK(llcoll_comm_dump(comm, path)); /* replaces it */
+}
+
 /* The last rank stays away: the others name it, within the limit. */
 static void run_timeout(void) {
+  OK(llcoll_all_reduce(send_buffer, recv_buffer, 8, LLCOLL_INT32, LLCOLL_SUM, comm, stream));
   if (rank == world_size - 1) {
+    dump();
     sleep(3);
     return;
   }
@@ -327,6 +342,7 @@ static void run_timeout(void) {
   snprintf(name, sizeof name, "rank %d", world_size - 1);
   REQUIRE(strstr(llcoll_last_error(), name) != NULL);
   REQUIRE(llcoll_all_reduce(send_buffer, send_buffer, 4, LLCOLL_FLOAT32, LLCOLL_SUM, comm, stream) != LLCOLL_SUCCESS);
+  dump();
 }
 
 static void* abort_soon(void* arg) {

@@ -120,6 +120,9 @@ LLCOLL_API llcoll_result_t llcoll_comm_is_idle(llcoll_comm_t comm, int* idle);
  * behind it. Local; nothing on the host. No other call on `comm` in between. */
 LLCOLL_API llcoll_result_t llcoll_order_begin(llcoll_comm_t comm, void* stream);
 LLCOLL_API llcoll_result_t llcoll_order_end(llcoll_comm_t comm, void* stream);
+/* Writes this rank's last 256 calls to the file `path` as JSON. `python -m llcoll.diagnose` reads all ranks' files and
+ * says where they differ. At any time, from any thread, after a failure too. */
+LLCOLL_API llcoll_result_t llcoll_comm_dump(llcoll_comm_t comm, const char* path);
 LLCOLL_API int llcoll_comm_rank(llcoll_comm_t comm);
 LLCOLL_API int llcoll_comm_size(llcoll_comm_t comm);
 
