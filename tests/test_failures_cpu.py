@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,18 +131,38 @@ def test_a_rank_that_sleeps_past_the_limit_harms_nobody() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGSTOP, signal.SIGKILL])
-def test_a_rank_lost_while_it_waited_is_the_culprit(number: signal.Signals) -> None:
+def test_a_rank_lost_while_it_waited_is_the_culprit(number: signal.Signals, tmp_path: Path) -> None:
     """What it last said, that it awaits rank 0, must not put the blame on rank 0."""
     with Ranks(3, init_options={"timeout": 1.5}) as ranks:
-        ranks.start(JOBS, "two_calls", 0, 1.0)
-        time.sleep(0.5)
+        ranks.start(JOBS, "two_calls", 0, str(tmp_path))
+        while not all((tmp_path / f"rank{rank}").exists() for rank in (1, 2)):
+            time.sleep(0.01)  # the test's own limit ends it
+        time.sleep(0.3)  # rank 1 has sent, and waits
         ranks.signal(1, number)
+        (tmp_path / "go").touch()
         for outcome in ranks.collect(20, [0, 2]):
             assert outcome.kind == "value", outcome
             first, second = outcome.value
             assert first["error"] == [], first
             assert second["error"][0] == "CollectiveTimeout", second
             assert awaited(second["text"]) == {1}, second
+
+
+def test_ranks_that_slept_past_the_limit_go_on(tmp_path: Path) -> None:
+    """Stopped in a wait, as a debugger or a suspended machine does: whoever wakes up past its limit
+    gives its peers, who slept too, the time of grace."""
+    with Ranks(2, init_options={"timeout": 1.0}) as ranks:
+        ranks.start(JOBS, "two_calls", 1, str(tmp_path))
+        while not (tmp_path / "rank0").exists():
+            time.sleep(0.01)  # the test's own limit ends it
+        time.sleep(0.3)  # rank 0 has sent, and waits
+        ranks.signal(0, signal.SIGSTOP)
+        time.sleep(1.5)
+        ranks.signal(0, signal.SIGCONT)
+        (tmp_path / "go").touch()
+        for outcome in ranks.collect(20):
+            assert outcome.kind == "value", outcome
+            assert [report["error"] for report in outcome.value] == [[], []], outcome
 
 
 GOOD = (100, "float32", "sum", "one_shot_ll")

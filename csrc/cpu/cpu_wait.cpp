@@ -73,13 +73,16 @@ bool CpuWait::wait_on(Patience& patience, int source, uint64_t epoch) {
 }
 
 bool CpuWait::give_up(Patience& patience, int source, uint64_t epoch) {
-  const double seconds = 1e-9 * double(now_ns() - patience.start_ns);
+  // Grace begins when this rank sees the limit: had it not run for a while itself (a stopped process, a suspended
+  // machine), its peers' beats and messages would have had no time to come.
+  const uint64_t now = now_ns();
   if (!patience.at_limit) {
     patience.at_limit = true;
+    limit_seen_ns_ = now;
     last_beats_.clear();
     for (const Control* control : controls_) last_beats_.push_back(control->beat.load(std::memory_order_relaxed));
   }
-  if (seconds < timeout_s_ + kGraceSeconds) return true;
+  if (1e-9 * double(now - limit_seen_ns_) < kGraceSeconds) return true;
   const int culprit = find_culprit(rank_, source, world_size_, [&](int r) {
     const bool alive = controls_[r]->beat.load(std::memory_order_relaxed) != last_beats_[r];
     return alive ? static_cast<int>(controls_[r]->awaited.load(std::memory_order_acquire)) : 0;

@@ -72,7 +72,8 @@ class CpuWait final : public HostWait {
   const char* what_ = "";
   const char* detail_ = "";
   std::string failure_;
-  std::vector<uint32_t> last_beats_;  // of all ranks, when this rank's grace time began
+  uint64_t limit_seen_ns_ = 0;        // when this rank's grace time began
+  std::vector<uint32_t> last_beats_;  // of all ranks, at that moment
 };
 
 }  // namespace llcoll
