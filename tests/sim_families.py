@@ -95,16 +95,12 @@ MUTANTS = [
          mutant="extent_forgotten"),
     Case("a line is whole after N arrivals", "two_shot_ll128.early_count", LINES_SAME),
     Case("the displaced element goes back", "two_shot_ll128.displaced_lost", LINES_SAME),
-    Case("another member carries the displaced element: a barrier stands between",
-         "two_shot_ll128", [{"numel": 100}] * 3, TWO_THREADS, "no_flush_barrier"),
     Case("lines: clears are fenced from the next sends", "two_shot_ll128", LINES_IN_CHUNKS,
          mutant="fence_off"),
     Case("lines: on the peer's side too", "two_shot_ll128", LINES_IN_CHUNKS,
          mutant="fence_release_only"),
     Case("lines: on the clearer's side too", "two_shot_ll128", LINES_IN_CHUNKS,
          mutant="fence_acquire_only"),
-    Case("lines: a barrier ends each epoch", "two_shot_ll128", LINES_IN_CHUNKS, TWO_THREADS,
-         "no_vote_barrier"),
     Case("lines: a rank whose wait ended sends no more", "two_shot_ll128", [{}] * 6,
          {"timeouts": 1}, "send_on_after_timeout"),
     # LLBuffer
@@ -165,14 +161,14 @@ def programs() -> dict[str, Any]:
         kind = {"dtype": sim.DType.bfloat16} if kernel.endswith("wide") else {}
         sizes = [{"numel": n, **kind} for n in (100, 2, 2, 100, 2, 100)]
         add("several tiles", kernel, [{"numel": 200, **kind}] * 2)
-        add("small tiles, two threads", kernel, [{"numel": 150, "lines": 2, **kind}] * 2, threads=2)
-        add("tiles in chunks", kernel, [{"numel": 80, "max_chunk": 3, **kind}] * 3, threads=2)
-        add("tiles of three", kernel, [{"numel": 80, **kind}] * 2, ranks=3, threads=3)
+        add("small tiles", kernel, [{"numel": 150, "lines": 2, **kind}] * 2)
+        add("tiles in chunks", kernel, [{"numel": 80, "max_chunk": 3, **kind}] * 3)
+        add("tiles of three", kernel, [{"numel": 80, **kind}] * 2, ranks=3)
         add("lines of several sizes", kernel, sizes)
         add("odd values in the count's place", kernel, [{"numel": 80, **kind}] * 3, odd_values=True)
         add("lines, a timeout", kernel, [{"numel": 40, **kind}] * 4, timeouts=1)
         for dtype in (sim.DType.bfloat16, sim.DType.float16):
-            add(str(dtype), kernel, [{"numel": 140, "dtype": dtype}] * 3, threads=2)
+            add(str(dtype), kernel, [{"numel": 140, "dtype": dtype}] * 3)
     for kernel in BUFFERS:
         add("same", kernel, [{"numel": 4}] * 5)
         add("three ranks", kernel, [{"numel": 4}] * 4, ranks=3)
@@ -202,6 +198,4 @@ def programs() -> dict[str, Any]:
 def forced_order(add: tuple[int, ...], expect: tuple[int, ...]) -> Any:
     """LL128 on three ranks, with values whose sum depends on the order of additions."""
     calls = [make_call("two_shot_ll128", numel=70)] * 2
-    return make_program(
-        calls, ranks=3, threads=2, inexact=True, add_order=list(add), sum_order=list(expect)
-    )
+    return make_program(calls, ranks=3, inexact=True, add_order=list(add), sum_order=list(expect))

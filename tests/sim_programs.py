@@ -425,6 +425,11 @@ def shipped_programs() -> dict[str, Any]:
                 add(str(dtype), kernel, calls, grain=grain, odd_values=True)
         if kernel.endswith(ALONE):
             continue
+        if "ll128" in kernel:  # lanes of a line are not modelled
+            add("dependent", kernel, back_to_back(), **USER)
+            add("dependent, early trigger", kernel, back_to_back(), early_trigger=True, **USER)
+            add("user's kernels between", kernel, overlapping(), **USER)
+            continue
         grids = [{"numel": n, "channels": c} for n, c in ((8, 2), (4, 1), (8, 4), (2, 2), (8, 1))]
         add("grids", kernel, grids)
         add("two threads", kernel, [{"numel": 8}] * 4, threads=2)

@@ -87,7 +87,7 @@ FAMILIES: dict[str, dict[str, tuple[list[dict[str, Any]], dict[str, Any]]]] = {
     },
     "two_shot_ll128": {
         "lines": ([{"numel": 2}] * 3, {}),
-        "lines, two threads": ([{"numel": 72}] * 2, TWO_THREADS),
+        "lines in chunks": ([{"numel": 16, "max_chunk": 1}] * 2, {}),
     },
     "buffer": {
         "a buffer, 4 epochs": ([{"numel": 4}] * 4, {}),

@@ -52,6 +52,10 @@ def one_call(draw: st.DrawFn, kernels: list[str], plain: bool = False) -> Any:
     return call
 
 
+def allowed(threads: int, calls: list[Any]) -> int:
+    return 1 if any("ll128" in call.kernel for call in calls) else threads
+
+
 def check(program: Any, seed: int) -> Any:
     report = sim.run_random(program, first_seed=seed, schedules=200, max_seconds=2)
     assert report.bad.verdict == sim.Verdict.right, f"seed {report.bad_seed}: {report.bad.text}"
@@ -72,6 +76,7 @@ def test_sequences(
 ) -> None:
     # A switch adds NaNs as it will.
     odd_values &= all(call.kernel != "two_shot_pull_multicast" for call in calls)
+    threads = allowed(threads, calls)
     world = {"ranks": ranks, "threads": threads, "first_epoch": first_epoch}
     check(make_program(calls, odd_values=odd_values, **world), seed)
 
@@ -109,6 +114,7 @@ def test_streams_and_places(
         if user or not last or last[0].in_place:
             program.append(make_call("user", stream=stream, numel=9 * ranks))
         program.append(call)
+    threads = allowed(threads, calls)
     check(make_program(program, ranks=ranks, threads=threads, model_user=True), seed)
 
 

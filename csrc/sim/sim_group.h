@@ -32,7 +32,7 @@ struct SimCta {
     if (lane->world.is(Mutant::kNoVoteBarrier) || lane->world.is(Mutant::kReaderIsNotSender)) return value;
     return lane->world.barrier(lane->thread, value);
   }
-  // LL128: a member owns whole lines and polls alone.
+  // LL128: one member, which owns whole lines and polls alone, as a CPU thread does.
   static constexpr int kLineLanes = 1;
   uint32_t first_of_line(uint32_t x) const { return x; }
   bool line_is_together() const { return true; }

@@ -153,6 +153,7 @@ void World::lay_out() {
       lay_out_buffer(call, *row);
       continue;
     }
+    check(row->per_line == 0 || program_.threads == 1, "LL128 runs with one member");
     const int kind = static_cast<int>(row->scratch);
     rows[kind] = row;
     check(buffers[kind] == 0 || buffers[kind] == row->buffers, "kernels of one scratch differ in buffers");
