@@ -1,6 +1,6 @@
 """The shipped protocols on simulated memory that is weaker than any GPU's.
 
-LLCOLL_SIM_SECONDS: processor seconds for the random schedules together (default 20); the longer
+LLCOLL_SIM_SECONDS: processor seconds for the random schedules together (default 45); the longer
 run of a release uses 600. Each program's seeds start at LLCOLL_SIM_SEED (default: a new one each
 day, printed), so a failure names the program and the seed that repeats it.
 """
@@ -16,9 +16,10 @@ import sim_families
 import sim_programs
 from sim_programs import TWO_THREADS, USER, back_to_back, make_call, make_program, sim
 
-SECONDS = float(os.environ.get("LLCOLL_SIM_SECONDS", "20"))
+SECONDS = float(os.environ.get("LLCOLL_SIM_SECONDS", "45"))
 SEED = int(os.environ.get("LLCOLL_SIM_SEED", datetime.date.today().toordinal())) * 1_000_000_000
 PROGRAMS = {**sim_programs.shipped_programs(), **sim_families.programs()}
+counts: dict[str, int] = {}  # by kernel
 KERNELS = sorted({name.split(":")[0] for name in PROGRAMS})
 
 
@@ -41,7 +42,18 @@ def test_random_schedules(kernel: str) -> None:
         assert report.schedules >= 100, f"{name}: {report.schedules} schedules are too few"
         assert report.steps > 0
     assert failed_calls > 0, "no program met a timeout"
+    counts[kernel] = total
     print(f"{kernel}: {total} schedules of {len(mine)} programs, seeds from {SEED}")
+
+
+def test_how_many(capsys: pytest.CaptureFixture[str]) -> None:
+    """What the log of a run of CI says."""
+    if not counts:
+        pytest.skip("the random schedules did not run")
+    total, kernels = sum(counts.values()), len(counts)
+    with capsys.disabled():
+        print(f"\nsimulator: {total} random schedules of {kernels} kernels, seeds from {SEED}")
+    assert total >= 100 * kernels
 
 
 def test_same_seed_same_run() -> None:
