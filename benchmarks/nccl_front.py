@@ -114,12 +114,13 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
 
 
 def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
-    """NCCL alone, the front, and the front without Reduce: what that call is worth there."""
+    """NCCL alone, the front, then what Reduce is worth there and what the order of streams costs."""
     steps = []
     for name, side, settings in (
         ("cusolver_mp", "alone", {}),
         ("cusolver_mp", "front", {}),
         ("cusolver_mp, no Reduce", "front", {"LLCOLL_NCCL_CALLS": "AllReduce,Broadcast"}),
+        ("cusolver_mp, no events", "front", {"LLCOLL_STREAMS_MAY_END": "0"}),
     ):
         path = out / f"solves_{len(steps)}.json"
         command = [str(folder / "cusolver_mp"), "--sizes", sizes, "--json", str(path)]
@@ -133,7 +134,7 @@ def calls_steps(folder: Path, out: Path) -> list[Step]:
     for name, side, settings in (
         ("nccl_calls", "alone", {}),
         ("nccl_calls", "front", {"LLCOLL_LOG": "0"}),
-        ("nccl_calls, no events", "front", {"LLCOLL_LOG": "0", "LLCOLL_STREAMS_MAY_END": "0"}),
+        ("nccl_calls, no ids", "front", {"LLCOLL_LOG": "0", "LLCOLL_STREAMS_MAY_END": "0"}),
     ):
         path = out / f"calls_{len(steps)}.json"
         command = [str(folder / "nccl_calls"), "--json", str(path)]

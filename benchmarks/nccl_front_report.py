@@ -95,9 +95,12 @@ def report_cusolver(data: dict[str, Any]) -> list[str]:
         times = f"{r['alone']:.2f} | {r['front']:.2f} | {r['alone'] / r['front']:.2f}"
         errors = f"{r['error']:.1g} | {r['apart']:.1g}"
         lines.append(f"| {r['routine']} | {r['n']} | {times} | {r['one_gpu']:.2f} | {errors} |")
-    for one in find(data["results"], "cusolver_mp, no Reduce", "front", "solve").get("written", []):
-        ms = statistics.median(one["ms"])
-        lines.append(f"| {one['routine']}, without Reduce | {one['n']} | | {ms:.2f} | | | | |")
+    for what in ("no Reduce", "no events"):
+        for one in find(data["results"], f"cusolver_mp, {what}", "front", "solve").get(
+            "written", []
+        ):
+            ms = statistics.median(one["ms"])
+            lines.append(f"| {one['routine']}, {what} | {one['n']} | | {ms:.2f} | | | | |")
     return [*lines, ""]
 
 

@@ -23,6 +23,18 @@ StreamOrder::StreamKey StreamOrder::key_of(cudaStream_t stream) const {
   return key;
 }
 
+bool StreamOrder::may_have_ended(cudaStream_t stream) const {
+  return streams_may_end_ && stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
+}
+
+bool StreamOrder::has_ended() const {
+  if (!may_have_ended(last_stream_)) return false;
+  StreamKey last = 0;
+  const cudaError_t error = cudaStreamGetId(last_stream_, &last);
+  if (error != cudaSuccess) cudaGetLastError();
+  return error != cudaSuccess || last != last_key_;
+}
+
 void StreamOrder::enter(cudaStream_t stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   unsigned long long id = 0;
@@ -32,8 +44,14 @@ void StreamOrder::enter(cudaStream_t stream) {
   capture_ = nullptr;
   const StreamKey key = key_of(stream);
   if (launched_ && key != last_key_) {
-    if (!is_recorded_) check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
-    check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+    // Programs that call on one stream alone never pay for an event. At the first change that stream may be gone.
+    if (!is_recorded_ && has_ended()) {
+      check_cuda(cudaDeviceSynchronize(), "cudaDeviceSynchronize");
+    } else {
+      if (!is_recorded_) check_cuda(cudaEventRecord(event_, last_stream_), "cudaEventRecord");
+      check_cuda(cudaStreamWaitEvent(stream, event_), "cudaStreamWaitEvent");
+    }
+    moves_ = true;
   }
   last_stream_ = stream;
   last_key_ = key;
@@ -75,7 +93,8 @@ void StreamOrder::enter_capture(cudaStream_t stream, unsigned long long id) {
 }
 
 bool StreamOrder::is_idle() const {
-  if (!launched_) return true;
+  // Who destroyed a stream has waited for it.
+  if (!launched_ || (!is_recorded_ && has_ended())) return true;
   const cudaError_t status = is_recorded_ ? cudaEventQuery(event_) : cudaStreamQuery(last_stream_);
   if (status != cudaSuccess && status != cudaErrorNotReady) cudaGetLastError();
   return status == cudaSuccess;
@@ -114,8 +133,7 @@ void StreamOrder::launch(const void* kernel, uint32_t num_channels, uint32_t num
 void StreamOrder::leave(cudaStream_t stream) {
   check_that(stream == stream_, "a stream is left that was not entered last");
   if (!is_capturing()) {
-    // Later its stream may be gone, unless it is a default one.
-    is_recorded_ = streams_may_end_ && stream != nullptr && stream != cudaStreamLegacy && stream != cudaStreamPerThread;
+    is_recorded_ = moves_ && may_have_ended(stream);
     if (is_recorded_) check_cuda(cudaEventRecord(event_, stream), "cudaEventRecord");
     return;
   }

@@ -59,6 +59,8 @@ class StreamOrder {
   static constexpr int kNumCaptures = 8;
 
   StreamKey key_of(cudaStream_t stream) const;
+  bool may_have_ended(cudaStream_t stream) const;
+  bool has_ended() const;  // the stream of the last launch
   void enter_capture(cudaStream_t stream, unsigned long long id);
   void launch(const void* kernel, uint32_t num_channels, uint32_t num_threads, void* args, const char* what);
   bool is_dependent() const { return is_capturing() && dependent_launch_ && !alone_; }
@@ -70,6 +72,7 @@ class StreamOrder {
   bool launched_ = false;
   bool streams_may_end_ = false;
   bool is_recorded_ = false;  // the event stands behind that launch
+  bool moves_ = false;        // there were several streams: the event is recorded behind every launch from then on
   Capture captures_[kNumCaptures];
   int next_capture_ = 0;
   Capture* capture_ = nullptr;  // of stream_; nullptr: it is not capturing
