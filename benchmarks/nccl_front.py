@@ -114,7 +114,7 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
 
 
 def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
-    """NCCL alone, the front, then what Reduce is worth there and what the order of streams costs."""
+    """NCCL alone, the front, then what Reduce is worth there, and what the streams cost."""
     steps = []
     for name, side, settings in (
         ("cusolver_mp", "alone", {}),
