@@ -106,7 +106,7 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
             command = [program, "-b", "8", "-e", "4M", "-f", "8", "-d", "float", *roots, *small]
             steps.append(Step(f"{collective}, graph", side, [*command, "-G", "2"], "check"))
         if collective == "all_reduce":
-            command = [program, "-b", "8", "-e", "2M", "-f", "4", "-d", "half", "-u", "1", *small]
+            command = [program, "-b", "8", "-e", "2M", "-f", "4", "-d", "float", "-u", "1", *small]
             steps.append(Step(f"{collective}, unaligned", "front", command, "check"))
     program = str(folder / "nccl-tests" / "sendrecv_perf")
     steps.append(Step("sendrecv", "front", [program, "-b", "8", "-e", "1M", "-f", "8"], "check"))
@@ -196,6 +196,9 @@ def run_step(step: Step, env: dict[str, str], log: Any) -> bool:
             result["rows"] = [{k: r[k] for k in ("bytes", "us", "in_place_us")} for r in rows]
         # Only rank 0 prints the table.
         is_right = is_right and (bool(rows) or os.environ["RANK"] != "0")
+    if step.json is not None and step.json.is_file() and os.environ["RANK"] == "0":
+        result["written"] = json.loads(step.json.read_text())["results"]
+        step.json.unlink()
     step.result = result
     if not is_right:
         result["end"] = output[-2000:]
@@ -239,6 +242,7 @@ def run_rank(args: argparse.Namespace, part: str) -> bool:
                 failed.append(f"{step.name}, {step.side}, {step.kind}")
             if rank == 0:
                 say(step, right)
+                write_results(out, part, num_ranks, steps)  # a limit outside may end this program
     if left_out and rank == 0:
         print(f"FAILED: {left_out} of {len(steps)} programs not run: over {args.limit:g} s")
     if rank == 0:
@@ -254,9 +258,6 @@ def write_results(out: Path, part: str, num_ranks: int, steps: list[Step]) -> No
         if not step.result:
             continue
         one = {"name": step.name, "side": step.side, "kind": step.kind, **step.result}
-        if step.json is not None and step.json.is_file():
-            one["written"] = json.loads(step.json.read_text())["results"]
-            step.json.unlink()
         results.append(one)
     path = out / f"nccl_front_{part}_{num_ranks}.json"
     path.write_text(
