@@ -1,5 +1,6 @@
 /* The C interface from plain C: capi_test MODE RANK WORLD_SIZE PORT. With LLCOLL_TEST_CUDA the same on device memory.
- * Modes: all | timeout | abort | settings. LLCOLL_TEST_DUMPS names a folder for flight records. Prints "ok" and returns 0, or says what is wrong and returns 1. */
+ * Modes: all | timeout | abort | settings. LLCOLL_TEST_DUMPS names a folder for flight records. Prints "ok" and returns
+ * 0, or says what is wrong and returns 1. */
 #define _POSIX_C_SOURCE 200809L
 #include <llcoll/llcoll.h>
 #include <pthread.h>
@@ -310,6 +311,40 @@ static void run_all(void) {
   printf("%d tests, ", num_tests);
 }
 
+#ifdef LLCOLL_TEST_CUDA
+/* Streams that end behind a call, each call on another; then work of the program's own among the calls. */
+static void run_streams(void) {
+  enum { kNumStreams = 20 };
+  const double start = 1;
+  double sum = 0;
+  double expected = 1;
+  cudaStream_t kept[2];
+  OK(llcoll_all_gather(send_buffer, recv_buffer, 1, LLCOLL_FLOAT64, comm, stream)); /* the first stream stays */
+  upload(send_buffer, (const char*)&start, sizeof start);
+  for (int i = 0; i < kNumStreams; ++i) {
+    cudaStream_t ended;
+    cuda(cudaStreamCreateWithFlags(&ended, cudaStreamNonBlocking), __LINE__);
+    OK(llcoll_all_reduce(send_buffer, send_buffer, 1, LLCOLL_FLOAT64, LLCOLL_SUM, comm, ended));
+    cuda(cudaStreamDestroy(ended), __LINE__);
+    expected *= world_size;
+  }
+  for (int i = 0; i < 2; ++i) cuda(cudaStreamCreateWithFlags(&kept[i], cudaStreamNonBlocking), __LINE__);
+  for (int i = 0; i < 10; ++i) {
+    OK(llcoll_order_begin(comm, kept[0]));
+    cuda(cudaMemcpyAsync(recv_buffer, send_buffer, sizeof start, cudaMemcpyDeviceToDevice, kept[0]), __LINE__);
+    OK(llcoll_order_end(comm, kept[0]));
+    OK(llcoll_all_reduce(recv_buffer, send_buffer, 1, LLCOLL_FLOAT64, LLCOLL_SUM, comm, kept[1]));
+    expected *= world_size;
+  }
+  int idle = 0;
+  while (!idle) OK(llcoll_comm_is_idle(comm, &idle));
+  cuda(cudaDeviceSynchronize(), __LINE__);
+  download((char*)&sum, send_buffer, sizeof sum);
+  REQUIRE(sum == expected);
+  for (int i = 0; i < 2; ++i) cuda(cudaStreamDestroy(kept[i]), __LINE__);
+}
+#endif
+
 /* This rank's flight record, where LLCOLL_TEST_DUMPS wants one. */
 static void dump(void) {
   const char* folder = getenv("LLCOLL_TEST_DUMPS");
@@ -397,6 +432,9 @@ int main(int argc, char** argv) {
   }
   OK(llcoll_comm_create(&comm, rank, world_size, tcp_bootstrap_all_gather, &bootstrap, &config));
   if (strcmp(mode, "all") == 0) run_all();
+#ifdef LLCOLL_TEST_CUDA
+  if (strcmp(mode, "streams") == 0) run_streams();
+#endif
   if (strcmp(mode, "timeout") == 0) run_timeout();
   if (strcmp(mode, "abort") == 0) run_abort();
   if (strcmp(mode, "all") == 0 || strcmp(mode, "settings") == 0) {

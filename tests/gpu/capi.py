@@ -34,7 +34,7 @@ def main() -> int:
         return 0
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     first_port = int(os.environ["MASTER_PORT"]) % 20000 + 30000
-    for idx, mode in enumerate(("all", "settings", "abort", "timeout")):
+    for idx, mode in enumerate(("all", "settings", "abort", "timeout", "streams")):
         command = [str(PROGRAM), mode, rank, world, str(first_port + idx)]
         subprocess.run(command, check=True, timeout=LIMIT_S)
         print(f"rank {rank}: {mode} passed", flush=True)
