@@ -174,6 +174,22 @@ def test_size_limit_and_its_errors(built: Path, tmp_path: Path) -> None:
         Run(built, tmp_path / "bad", "group", 2, LLCOLL_NCCL_MAX_BYTES="many")
 
 
+def test_calls_that_llcoll_may_have(built: Path, tmp_path: Path) -> None:
+    """The fake NCCL sums nothing, so what is left to it shows."""
+    Run(built, tmp_path, "group", 2, LLCOLL_NCCL_CALLS="Reduce,AllReduce")
+    with pytest.raises(AssertionError, match="out"):
+        Run(built, tmp_path / "other", "collectives", 2, LLCOLL_NCCL_CALLS="Reduce,Broadcast")
+    for bad in ("AllReduce,Alltoall", "Send/Recv", "AllReduce,,Reduce"):
+        with pytest.raises(AssertionError, match=f"LLCOLL_NCCL_CALLS is '{bad}'"):
+            Run(built, tmp_path / "bad", "group", 2, LLCOLL_NCCL_CALLS=bad)
+
+
+def test_log_counts_one_rank_apart(built: Path, tmp_path: Path) -> None:
+    run = Run(built, tmp_path, "cost", 1, LLCOLL_LOG="1", LLCOLL_NCCL_MAX_BYTES="64K")
+    assert re.search(r"besides \d+ calls of communicators with one rank", run.errors[0])
+    assert "0 of 0 calls by llcoll" in run.errors[0]
+
+
 def test_log_counts_every_call(built: Path, tmp_path: Path) -> None:
     run = Run(built, tmp_path, "group", 2, LLCOLL_LOG="1")
     for text in run.errors:

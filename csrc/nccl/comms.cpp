@@ -98,24 +98,6 @@ Entry* take(Comm comm) {
 
 }  // namespace
 
-size_t max_bytes() {
-  static const size_t value = [] {
-    const char* text = std::getenv("LLCOLL_NCCL_MAX_BYTES");
-    if (text == nullptr || *text == '\0') return kDefaultMaxBytes;
-    char* end = nullptr;
-    const unsigned long long number = std::strtoull(text, &end, 10);
-    int shift = 0;
-    if (*end == 'k' || *end == 'K') shift = 10;
-    if (*end == 'm' || *end == 'M') shift = 20;
-    if (end == text || std::strlen(end) > (shift != 0 ? 1u : 0u) || number > (1u << 30)) {
-      std::fprintf(stderr, "llcoll: LLCOLL_NCCL_MAX_BYTES is '%s'; it must be a number of bytes, or 64K\n", text);
-      std::exit(2);  // some ranks would wait for others otherwise
-    }
-    return static_cast<size_t>(number) << shift;
-  }();
-  return value;
-}
-
 bool may_take(Kind kind) {
   static const unsigned kinds = [] {
     const char* text = std::getenv("LLCOLL_NCCL_CALLS");
@@ -138,6 +120,25 @@ bool may_take(Kind kind) {
     return wanted;
   }();
   return (kinds >> kind & 1) != 0;
+}
+
+size_t max_bytes() {
+  static const size_t value = [] {
+    may_take(kAllReduce);  // its errors too come before any communicator is made
+    const char* text = std::getenv("LLCOLL_NCCL_MAX_BYTES");
+    if (text == nullptr || *text == '\0') return kDefaultMaxBytes;
+    char* end = nullptr;
+    const unsigned long long number = std::strtoull(text, &end, 10);
+    int shift = 0;
+    if (*end == 'k' || *end == 'K') shift = 10;
+    if (*end == 'm' || *end == 'M') shift = 20;
+    if (end == text || std::strlen(end) > (shift != 0 ? 1u : 0u) || number > (1u << 30)) {
+      std::fprintf(stderr, "llcoll: LLCOLL_NCCL_MAX_BYTES is '%s'; it must be a number of bytes, or 64K\n", text);
+      std::exit(2);  // some ranks would wait for others otherwise
+    }
+    return static_cast<size_t>(number) << shift;
+  }();
+  return value;
 }
 
 const Entry* find(Comm comm) {
