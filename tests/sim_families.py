@@ -45,6 +45,7 @@ BUFFER_LATE = 64
 BUFFER_AGED = [*[{}] * BUFFER_LATE, {"numel": 16}]
 ORDERS = [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)]
 
+LANES = {"threads": 16}  # eight to a line
 LINES_SAME = [{"numel": 40}] * 5
 LINES_IN_CHUNKS = [{"numel": 80, "max_chunk": 2}] * 3
 BUFFER_IN_CHUNKS = [{"numel": 10, "max_chunk": 2}] * 3
@@ -95,6 +96,12 @@ MUTANTS = [
          mutant="extent_forgotten"),
     Case("a line is whole after N arrivals", "two_shot_ll128.early_count", LINES_SAME),
     Case("the displaced element goes back", "two_shot_ll128.displaced_lost", LINES_SAME),
+    Case("another lane carries the displaced element: a barrier stands between",
+         "two_shot_ll128_lanes", [{"numel": 39, "lines": 2}] * 4, LANES, "no_flush_barrier"),
+    Case("lanes that are not together: parts, fence, count", "two_shot_ll128_lanes",
+         [{"numel": 39, "lines": 2}] * 4, LANES, "fence_off"),
+    Case("lines: a barrier ends each epoch", "two_shot_ll128_lanes",
+         [{"numel": 100, "lines": 2, "max_chunk": 3}] * 2, LANES, "no_vote_barrier"),
     Case("lines: clears are fenced from the next sends", "two_shot_ll128", LINES_IN_CHUNKS,
          mutant="fence_off"),
     Case("lines: on the peer's side too", "two_shot_ll128", LINES_IN_CHUNKS,
@@ -169,6 +176,18 @@ def programs() -> dict[str, Any]:
         add("lines, a timeout", kernel, [{"numel": 40, **kind}] * 4, timeouts=1)
         for dtype in (sim.DType.bfloat16, sim.DType.float16):
             add(str(dtype), kernel, [{"numel": 140, "dtype": dtype}] * 3)
+    kernel = "two_shot_ll128_lanes"
+    for name, calls in {
+        "one line": [{"numel": 2}] * 3,
+        "a partial unit": [{"numel": 39}] * 4,
+        "tiles": [{"numel": 100}] * 3,
+        "in chunks": [{"numel": 100, "max_chunk": 3}] * 2,
+        "sizes": [{"numel": n} for n in (100, 2, 2, 100, 2)],
+        "timeouts": [{"numel": 4}] * 4,
+    }.items():
+        timeouts = 1 if name == "timeouts" else 0
+        add(name, kernel, [{"lines": 2, **call} for call in calls], timeouts=timeouts, **LANES)
+    add("three lines", kernel, [{"numel": 120, "lines": 3}] * 2, threads=24)
     for kernel in BUFFERS:
         add("same", kernel, [{"numel": 4}] * 5)
         add("three ranks", kernel, [{"numel": 4}] * 4, ranks=3)

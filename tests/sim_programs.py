@@ -400,7 +400,7 @@ def shipped_programs() -> dict[str, Any]:
         programs[f"{kernel}: {name}"] = make_program(made, **world)
 
     for kernel in (name for name in sim.kernel_names() if "." not in name and "shot" in name):
-        if not sim.has_kernel(kernel, sim.DType.float32):
+        if not sim.has_kernel(kernel, sim.DType.float32) or kernel.endswith("lanes"):
             continue
         add("same", kernel, SAME)
         add("three ranks", kernel, [{"numel": 3}] * 4, ranks=3)

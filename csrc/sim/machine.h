@@ -77,6 +77,12 @@ class Machine {
   using AddWords = uint32_t (*)(uint32_t, uint32_t);
   void add_line(Ordering& thread, uint32_t word, int num_parts, const uint32_t* in, AddWords add);
   void load_line(Ordering& thread, uint32_t word, int num_parts, uint32_t* out, bool whole);
+  // The same where each part has a thread of its own: all parts of one addition share its number.
+  uint32_t begin_addition() { return ++num_additions_; }
+  void add_part(Ordering& thread, uint32_t word, const uint32_t* in, AddWords add, uint32_t number);
+  // One part alone. Premise: an addition made as one is everywhere at once, so who saw it in one part sees it in all.
+  void load_part(Ordering& thread, uint32_t line, int num_parts, int part, uint32_t* out);
+  void load_parts(Ordering* const* threads, uint32_t word, int num_parts, uint32_t* out);
 
   void fence_acquire(Ordering& thread);
   void fence_release(Ordering& thread);

@@ -116,6 +116,8 @@ ThreadState World::yield(Thread& thread, ThreadState state) {
   return resumed;
 }
 
+World& World::current() { return *active; }
+
 bool World::poll_failed(Thread& thread) {
   if (exploring_ && thread.order.stale) {
     // The same poll a little later reads no less: nothing is lost without this branch.
@@ -127,9 +129,11 @@ bool World::poll_failed(Thread& thread) {
     return true;
   }
   thread.num_watched = static_cast<uint8_t>(machine_->num_watched());
-  thread.watch_all = thread.num_watched == Machine::kMaxWatched;
+  thread.watch_all = thread.has_looked || thread.num_watched == Machine::kMaxWatched;
   std::memcpy(thread.watched, machine_->watched(), sizeof(uint16_t) * thread.num_watched);
   thread.watch_sum = thread.watch_all ? machine_->stores() : machine_->watch_sum();
+  if (thread.has_looked) thread.watch_sum = thread.looked_at;  // lanes meet between their look and this
+  thread.has_looked = false;
   const bool timed_out = yield(thread, ThreadState::kPolling) == ThreadState::kTimedOut;
   thread.order.stale = false;
   machine_->watch_none();
@@ -142,7 +146,7 @@ bool World::is_runnable(const Thread& thread) const {
     case ThreadState::kTimedOut:
       return true;
     case ThreadState::kPolling:
-      return thread.order.stale ||
+      return thread.order.stale || is_called(thread) ||
              (thread.watch_all ? machine_->stores() : machine_->sum_of(thread.watched, thread.num_watched)) !=
                  thread.watch_sum;
     case ThreadState::kGridWait:

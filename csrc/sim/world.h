@@ -26,6 +26,7 @@ inline constexpr int kMaxGrids = 160;
 inline constexpr int kMaxCtas = 48;
 inline constexpr size_t kStackBytes = 40 * 1024;
 inline constexpr int kLineBatch = 2;  // LL128: parts of the message that one barrier serves
+inline constexpr int kMaxLaneLines = 3;
 inline constexpr int kDisplacedWords = 2 * kLineBatch * kMaxTileLines;
 
 // What a kernel makes of an LLBuffer: nothing, or one of these.
@@ -49,7 +50,8 @@ struct KernelRow {
   int slot_bytes;
   bool push;
   Collective collective;
-  int per_line = 0;  // LL128: elements of a line
+  int per_line = 0;    // LL128: elements of a line
+  bool lanes = false;  // LL128: eight members to a line
   BufferUse buffer = BufferUse::kNone;
   LlMode mode = LlMode::kLl;  // of an LLBuffer
   int num_parts = 0;          // of an LLBuffer
@@ -78,16 +80,22 @@ struct Launch {
   int data_call = 0;  // whose input values the input holds
 };
 
-enum class ThreadState : uint8_t { kFree, kReady, kPolling, kBarrier, kGridWait, kLineTurn, kTimedOut };
+enum class ThreadState : uint8_t { kFree, kReady, kPolling, kBarrier, kGridWait, kLineTurn, kMeeting, kTimedOut };
 
 struct Thread {
   void* sp;
   ThreadState state;
   uint8_t member;
   int16_t grid;
-  int16_t cta;      // index into ctas
-  int16_t awaited;  // the launch whose end it waits for
-  uint16_t line;    // whose turn it waits for
+  int16_t cta;         // index into ctas
+  int16_t awaited;     // the launch whose end it waits for
+  uint16_t line;       // whose turn it waits for
+  bool together;       // LL128's lanes: what they access next is one access
+  uint32_t said, got;  // in a meeting
+  uint32_t part_word, part[4];
+  bool added_apart;    // since its last fence
+  bool has_looked;     // since its last poll
+  uint32_t looked_at;  // the number of stores then
   uint8_t channel;
   bool watch_all;
   bool waited;  // grid_wait() is behind it
@@ -104,6 +112,7 @@ struct CtaState {
   View view;
   uint64_t board[2 * kMaxSimRanks];     // of pulls
   uint32_t displaced[kDisplacedWords];  // of LL128
+  uint8_t met[kMaxLaneLines + 1];       // lanes that came to a meeting of a line, or of all
 };
 
 struct GridState {
@@ -142,6 +151,29 @@ class World final : public Chooser {
   uint32_t choose(ChoiceKind kind, uint32_t n) override;
   ThreadState yield(Thread& thread, ThreadState state);  // the state it was resumed in
   bool poll_failed(Thread& thread);                      // true: this wait gives up
+  // Lanes of one line, or (line = kMaxLaneLines) of the CTA, come together: no order of memory. The last one runs
+  // on_last(threads in order of members) before any goes on.
+  template <class F>
+  void meet(Thread& thread, int line, F&& on_last) {
+    CtaState& cta = ctas_[thread.cta];
+    const bool all = line == kMaxLaneLines;
+    if (++cta.met[line] < (all ? cta.size : kLineParts)) {
+      yield(thread, ThreadState::kMeeting);
+      return;
+    }
+    cta.met[line] = 0;
+    Thread* members[kMaxLaneLines * kLineParts];
+    const int first = all ? 0 : line * kLineParts;
+    const int count = all ? cta.size : kLineParts;
+    for (int i = 0; i < top_thread_; ++i) {
+      Thread& other = threads_[i];
+      const int at = other.member - first;
+      if (other.state != ThreadState::kFree && other.cta == thread.cta && at >= 0 && at < count) members[at] = &other;
+    }
+    on_last(members);
+    for (int i = 0; i < count; ++i) members[i]->state = ThreadState::kReady;
+  }
+  static World& current();
   bool barrier(Thread& thread, bool value);
   void trigger(Thread& thread);
   void grid_wait(Thread& thread);
@@ -225,6 +257,13 @@ class World final : public Chooser {
   CollectiveCall exchange_call(const Call& call, const KernelRow& row, int rank, std::vector<size_t>& splits) const;
   void expect_exchange(int call);
   bool is_runnable(const Thread& thread) const;
+  // Other lanes wait for this one at a meeting.
+  bool is_called(const Thread& thread) const {
+    for (const uint8_t count : ctas_[thread.cta].met) {
+      if (count != 0) return true;
+    }
+    return false;
+  }
   int collect(int* runnable) const;
   void resume(int thread);
   void clear_late(int rank);

@@ -116,6 +116,7 @@ void World::start_grid(int rank) {
     ctas_[cta].arrived = ctas_[cta].value = ctas_[cta].result = 0;
     ctas_[cta].size = static_cast<uint8_t>(program_.threads);
     std::memset(ctas_[cta].board, 0, sizeof ctas_[cta].board);
+    std::memset(ctas_[cta].met, 0, sizeof ctas_[cta].met);
     std::memset(ctas_[cta].displaced, 0, sizeof ctas_[cta].displaced);
     for (int m = 0; m < program_.threads; ++m) {
       int t = 0;
@@ -126,7 +127,7 @@ void World::start_grid(int rank) {
       }
       if (t >= top_thread_) top_thread_ = t + 1;
       Thread& thread = threads_[t];
-      thread.watch_all = thread.triggered = false;
+      thread.watch_all = thread.triggered = thread.has_looked = thread.added_apart = false;
       thread.num_watched = 0;
       thread.order.published = thread.order.stale = false;
       machine_->clear(thread.order.pending);

@@ -51,7 +51,7 @@ World::World(const Program& program) : program_(program), threads_{}, ctas_{}, g
   check(found != names.end(), "no mutant '" + program.mutant + "'");
   mutant_ = static_cast<Mutant>(found - names.begin());
   check(program.ranks >= 1 && program.ranks <= kMaxSimRanks, "1 to 8 ranks");
-  check(program.threads >= 1 && program.threads <= 8, "1 to 8 threads");
+  check(program.threads >= 1 && program.threads <= kMaxLaneLines * kLineParts, "1 to 24 threads");
   check(program.grain == 4 || program.grain == 8, "grain is 4 or 8");
   check(!program.calls.empty() && program.calls.size() * program.ranks <= size_t{kMaxGrids}, "too many calls, or none");
   fit_grids();
@@ -153,7 +153,9 @@ void World::lay_out() {
       lay_out_buffer(call, *row);
       continue;
     }
-    check(row->per_line == 0 || program_.threads == 1, "LL128 runs with one member");
+    check(row->per_line == 0 || program_.threads == (row->lanes ? kLineParts * call.lines : 1),
+          "LL128 runs with one member, or with 8 to a line");
+    check(!row->lanes || program_.add_order.empty(), "lanes add in no forced order");
     const int kind = static_cast<int>(row->scratch);
     rows[kind] = row;
     check(buffers[kind] == 0 || buffers[kind] == row->buffers, "kernels of one scratch differ in buffers");
