@@ -45,7 +45,7 @@ struct SimMemoryWide : Base {
     const int first = ranks > 1 ? static_cast<int>(lane->world.choose(ChoiceKind::kThread, uint32_t(ranks))) : 0;
     Unit sum{};
     for (int k = 0; k < ranks; ++k) {
-      const Unit one = this->load_unit(const_cast<const Unit*>(at_rank(const_cast<Unit*>(at), (first + k) % ranks)));
+      const Unit one = this->load_unit(at_rank(at, (first + k) % ranks));
       for (int w = 0; w < Unit::kWords; ++w) {
         sum.words[w] = k == 0 ? one.words[w] : add_words<LineAdd::kFloat32>(sum.words[w], one.words[w]);
       }
@@ -88,7 +88,8 @@ struct SimMemoryWide : Base {
   T* at_rank(T* at, int rank) const {
     const Launch& launch = lane->launch;
     char* memory = launch.buffer != nullptr ? launch.buffer->memory[rank] : launch.scratch->memory[rank];
-    return reinterpret_cast<T*>(memory + (reinterpret_cast<char*>(at) - World::multicast_base()));
+    return reinterpret_cast<T*>(
+        memory + (reinterpret_cast<uintptr_t>(at) - reinterpret_cast<uintptr_t>(World::multicast_base())));
   }
   template <class T, class Store>
   void at_each(T* at, Store&& store) const {
