@@ -22,12 +22,8 @@ struct SimLanes : SimCta<false> {
   }
   uint32_t first_of_line(uint32_t x) const {
     lane->thread.said = x;
-    // Premise (time, not order): what one lane of a warp has seen, the others' later loads see.
     lane->world.meet(lane->thread, line_of(lane->thread), [&](Thread** lanes) {
-      for (int k = 0; k < kLineParts; ++k) {
-        lanes[k]->got = lanes[0]->said;
-        lane->world.machine().join(lanes[k]->order.current, lanes[0]->order.current);
-      }
+      for (int k = 0; k < kLineParts; ++k) lanes[k]->got = lanes[0]->said;
     });
     return lane->thread.got;
   }
@@ -69,21 +65,11 @@ struct SimMemoryLanes : SimMemory {
     const auto one = [&](Thread& thread, uint32_t number) {
       machine().add_part(thread.order, thread.part_word, thread.part, add_words<add>, number);
     };
-    if (!lane->thread.together) {
-      lane->thread.added_apart = true;
-      return one(lane->thread, machine().begin_addition());
-    }
+    if (!lane->thread.together) return one(lane->thread, machine().begin_addition());
     lane->world.meet(lane->thread, lane->thread.member / kLineParts, [&](Thread** lanes) {
       const uint32_t number = machine().begin_addition();
       for (int k = 0; k < kLineParts; ++k) one(*lanes[k], number);
     });
-  }
-  // Premise (time, not order): a fence ends when this thread's addition is everywhere.
-  void fence() const {
-    SimMemory::fence();
-    const bool drains = !is(Mutant::kFenceOff) && !is(Mutant::kFenceAcquireOnly);
-    if (lane->thread.added_apart && drains) machine().settle(lane->thread.part_word);
-    lane->thread.added_apart = false;
   }
   void load_parts(const LinePart* line, uint32_t first, LinePart (&parts)[1]) const {
     bring(line + first);

@@ -93,7 +93,6 @@ struct Thread {
   bool together;       // LL128's lanes: what they access next is one access
   uint32_t said, got;  // in a meeting
   uint32_t part_word, part[4];
-  bool added_apart;    // since its last fence
   bool has_looked;     // since its last poll
   uint32_t looked_at;  // the number of stores then
   uint8_t channel;

@@ -127,7 +127,7 @@ void World::start_grid(int rank) {
       }
       if (t >= top_thread_) top_thread_ = t + 1;
       Thread& thread = threads_[t];
-      thread.watch_all = thread.triggered = thread.has_looked = thread.added_apart = false;
+      thread.watch_all = thread.triggered = thread.has_looked = false;
       thread.num_watched = 0;
       thread.order.published = thread.order.stale = false;
       machine_->clear(thread.order.pending);

@@ -19,7 +19,10 @@ LLC_COLD_FN void add_apart(Memory mem, LinePart* line, uint32_t lane, LinePart p
     mem.fence();
   }
   Group::sync_line();
-  if (lane == 0) mem.template add_parts<kAdd>(line, lane, parts);
+  if (lane == 0) {
+    mem.fence();  // what the barrier has brought together, ahead of the count for everyone
+    mem.template add_parts<kAdd>(line, lane, parts);
+  }
 }
 
 // One group's work on one epoch. Members own whole lines: eight lanes each (CUDA) or one member (Group::kLineLanes).
@@ -160,6 +163,7 @@ class LineWork {
             // Read one after the other, a part may be older than the count: once more, behind it.
             if (LLC_UNLIKELY(!together && wanted && found == all)) {
               mem_.fence();
+              Group::sync_line();
               mem_.load_parts(stage.line(rank, t, line), lane(), parts[k]);
             }
             whole &= !wanted || found == all;
