@@ -56,8 +56,10 @@ def main() -> None:
     llcoll.init(timeout=2.5)
     llcoll.barrier()
     write(out / f"{rank}.json", found)
-    while not go.exists():
-        llcoll.all_reduce_(torch.ones(2000))
+    # All ranks leave the loop at the same call, whenever each sees the file.
+    seen = torch.zeros(2000)
+    while not seen[0]:
+        llcoll.all_reduce_(seen.fill_(float(go.exists())), "max")
         time.sleep(0.02)
     write(out / f"{rank}.failed.json", jobs_nodes.until_error(state, 200_000, "auto", 30))
     os._exit(0)  # nobody to say good-bye to
