@@ -163,39 +163,119 @@ const char* NodesCommunicator::finish_crossing(const Reduction& r, size_t count,
   return received(slot);
 }
 
-// All-reduces of what fits, of which each rank keeps its own part: an element has the same bits whoever gets it.
+// Lane i has, of every node, the parts of the ranks i, i + lanes, ... there. The node's partial results of a lane's
+// parts meet at that lane's rank, go to the nodes whose ranks they are for, and are added there in node order.
 void NodesCommunicator::reduce_scatter(const CollectiveCall& call) {
   const auto element = static_cast<size_t>(element_bytes(call.dtype));
   const RankParts parts(call, call.input_splits, world_size(), 1);
-  const auto* input = static_cast<const char*>(call.input);
-  auto* output = static_cast<char*>(call.output);
-  const size_t capacity = NodeScratch::kPacked * scratch_.chunk / element;
-  if (parts.total() <= capacity) {
-    Reduction r = reduction_of(call, parts.total());
-    r.output = packed();
-    all_reduce(r);
-    work_.copy(output, packed() + parts.begin[rank()] * element, parts.size[rank()] * element, call.stream);
-    return;
-  }
-  const size_t chunk = capacity / static_cast<size_t>(world_size());
-  check_that(chunk > 0, "a scratch of ", scratch_.bytes(), " bytes is too small for ", world_size(), " ranks");
-  const size_t largest = parts.largest();
-  for (size_t from = 0; from < largest; from += chunk) {
-    size_t total = 0, own_at = 0;
-    for (int r = 0; r < world_size(); ++r) {
-      const size_t count = parts.within(r, from, chunk);
-      if (r == rank()) own_at = total;
-      work_.copy(packed() + total * element, input + (parts.begin[r] + from) * element, count * element, call.stream);
-      total += count;
+  const Reduction r = reduction_of(call, parts.total());
+  const size_t unit = r.wire_bytes();
+  const auto num_nodes = static_cast<size_t>(map_.num_nodes()), lanes = static_cast<size_t>(r.lanes);
+  const auto own_lane = static_cast<size_t>(map_.local);
+  const bool in_lane = own_lane < lanes;
+  const ReduceOp op = r.op == ReduceOp::kAvg ? ReduceOp::kSum : r.op;
+  size_t most_local = 0;
+  for (const std::vector<int>& ranks : map_.nodes) most_local = std::max(most_local, ranks.size());
+  const size_t most_in_lane = (most_local + lanes - 1) / lanes;
+  // Pieces of a lane start at whole vectors; a single lane's stay without gaps, so that the input needs no packing.
+  const size_t grain = lanes == 1 ? 1 : std::max<size_t>(1, 16 / unit);
+  // A lane's pieces fit what it sends, and those of all lanes what is packed.
+  const size_t limit = std::min(scratch_.chunk, NodeScratch::kPacked * scratch_.chunk / lanes) / (num_nodes * unit);
+  check_that(limit >= grain + most_in_lane, "a scratch of ", scratch_.bytes(), " bytes is too small for ", num_nodes,
+             " nodes");
+  const size_t chunk = (limit - grain) / most_in_lane;
+
+  // Of the node's ranks in the lane, what lies in a chunk.
+  auto in_node = [&](size_t m, size_t lane, size_t from, size_t count) {
+    size_t total = 0;
+    for (size_t i = lane; i < map_.nodes[m].size(); i += lanes) total += parts.within(map_.nodes[m][i], from, count);
+    return total;
+  };
+  // What each node sends each: the most that any node's ranks get, so all nodes agree on it.
+  auto piece_of = [&](size_t lane, size_t from, size_t count) {
+    size_t largest = 0;
+    for (size_t m = 0; m < num_nodes; ++m) largest = std::max(largest, in_node(m, lane, from, count));
+    return round_up(largest, grain);
+  };
+  // The chunk in the order of lanes, nodes and ranks, of the wire's type. Gaps behind a smaller node's parts travel
+  // too, and are not looked at. Where that is the input's own order, the input itself.
+  auto pack = [&](size_t from, size_t count) {
+    size_t run_from = 0, run_to = 0, run = 0;
+    bool packs = r.plan.wide;
+    auto flush = [&] {
+      const char* source = r.input + run_from * element;
+      char* target = packed() + run_to * unit;
+      if (run == 0) return;
+      if (r.plan.wide) return work_.widen(r.dtype, source, target, run, r.stream);
+      work_.copy(target, source, run * element, r.stream);
+    };
+    size_t at = 0;
+    for (size_t lane = 0; lane < lanes; ++lane) {
+      const size_t piece = piece_of(lane, from, count);
+      for (size_t m = 0; m < num_nodes; ++m, at += piece) {
+        size_t inner = at;
+        for (size_t i = lane; i < map_.nodes[m].size(); i += lanes) {
+          const int of = map_.nodes[m][i];
+          const size_t length = parts.within(of, from, count), begin = parts.begin[of] + from;
+          if (length == 0) continue;
+          if (run != 0 && (run_from + run != begin || run_to + run != inner)) {
+            flush();
+            packs = true;
+            run = 0;
+          }
+          if (run == 0) run_from = begin, run_to = inner;
+          run += length;
+          inner += length;
+        }
+      }
     }
-    Reduction r = reduction_of(call, total);
-    // The crossing is the whole call's: chunks must not differ in their bits.
-    r.plan = reduction_of(call, parts.total()).plan;
-    r.input = r.output = packed();
-    all_reduce(r);
-    work_.copy(output + from * element, packed() + own_at * element, parts.within(rank(), from, chunk) * element,
-               call.stream);
-  }
+    // A gap at the end would be read beyond the input.
+    if (!packs && run_to == 0 && run == at) return r.input + run_from * element;
+    flush();
+    return static_cast<const char*>(packed());
+  };
+  auto start = [&](size_t from, size_t count, int slot) {
+    const char* input = pack(from, count);
+    size_t splits[kMaxRanks] = {};
+    for (size_t i = 0; i < lanes; ++i) splits[i] = num_nodes * piece_of(i, from, count);
+    if (map_.num_local() == 1) {
+      work_.copy(send(slot), input, splits[0] * unit, r.stream);
+    } else if (lanes == 1) {
+      inside(Collective::kReduce, input, send(slot), splits[0], r.wire(), op, 0, nullptr, nullptr, r.stream);
+    } else {
+      inside(Collective::kReduceScatter, input, send(slot), 0, r.wire(), op, 0, splits, nullptr, r.stream);
+    }
+    if (!in_lane || splits[own_lane] == 0) return;
+    engine_->start({EngineCall::kAllToAll, slot, scratch_.send_offset(slot), scratch_.receive_offset(slot),
+                    splits[own_lane] / num_nodes * unit, r.wire(), op, 0});
+  };
+  auto finish = [&](size_t from, size_t count, int slot) {
+    const auto node = static_cast<size_t>(map_.node);
+    const bool direct = map_.num_local() == r.lanes;  // each rank of this node is its lane's only one here
+    char* own_output = r.output + from * element;
+    if (const size_t piece = in_lane ? piece_of(own_lane, from, count) : 0; piece != 0) {
+      engine_->wait(slot);
+      const size_t mine = in_node(node, own_lane, from, count);
+      if (mine != 0) {
+        work_.fold(r.dtype, r.plan.wide, r.op, received(slot), piece, map_.num_nodes(), mine, world_size(),
+                   direct ? own_output : send(slot), r.stream);
+      }
+    }
+    if (direct) return;
+    size_t bytes[kMaxRanks] = {}, at = 0;
+    for (size_t i = 0; i < lanes; ++i) bytes[i] = in_node(node, i, from, count) * element;
+    for (size_t i = 0; i < own_lane % lanes; ++i) at += bytes[i];
+    for (size_t i = own_lane % lanes; i < own_lane; i += lanes) {
+      at += parts.within(map_.nodes[node][i], from, count) * element;
+    }
+    if (lanes == 1) {
+      inside_broadcast(send(slot), gathered(slot), bytes[0], 0, r.stream);
+    } else {
+      inside_gather(send(slot), gathered(slot), bytes, r.stream);
+    }
+    work_.copy(own_output, gathered(slot) + at, parts.within(rank(), from, count) * element, r.stream);
+  };
+  in_chunks(parts.largest(), chunk, start, finish);
 }
 
 void NodesCommunicator::reduce(const CollectiveCall& call) {

@@ -70,6 +70,16 @@ def reduce_cases(state: State, nodes: Nodes, cases: list[tuple[str, str, int, st
         part = llcoll.reduce_scatter(mine[: rows * world], op, algorithm=algorithm)
         if not np.array_equal(bits_of(part, dtype), want[rank * rows : (rank + 1) * rows]):
             wrong.append(f"reduce_scatter {where}")
+        # Uneven parts, into the caller's own part of the input.
+        splits = [numel * r // (world * world) for r in range(world)]
+        splits[world // 2] += numel - sum(splits)
+        begin, end = sum(splits[:rank]), sum(splits[: rank + 1])
+        source = mine.clone()
+        llcoll.reduce_scatter_out(
+            source, op, splits=splits, algorithm=algorithm, out=source[begin:end]
+        )
+        if not np.array_equal(bits_of(source[begin:end], dtype), want[begin:end]):
+            wrong.append(f"reduce_scatter splits {where}")
         root = numel % world
         at_root = llcoll.reduce(mine, root, op, algorithm=algorithm)
         expected = want if rank == root else stacked[rank]
@@ -263,6 +273,7 @@ def subgroups(state: State, nodes: Nodes) -> dict[str, Any]:
     return {
         "tp": (tp.nodes, llcoll.all_reduce(x, group=tp)[0].item()),
         "dp": (dp.nodes, llcoll.all_reduce(x, group=dp)[0].item()),
+        "scattered": llcoll.reduce_scatter(x, group=dp).tolist(),
         "compiled": torch.compile(
             lambda t: torch.ops.llcoll.all_reduce(t, "sum", dp.group_name),
             fullgraph=True,
