@@ -58,20 +58,14 @@ bench=(-m llcoll.bench --algorithm "auto,torch" --compare "nccl,nccl-ring,nccl-t
 
 # suite NAME LIMIT WORD...: parts of tests/gpu.sh, which end by their own limits within what is left of the budget.
 suite() {
-  local name=$1 limit=$2 start=$SECONDS left
+  local name=$1 limit=$2 start=$SECONDS
   shift 2
   wanted "$name" || return 0
   if [ -n "${DRY_RUN:-}" ]; then
     echo "$name (limit $limit s): tests/gpu.sh $*"
     return 0
   fi
-  left=$((deadline - SECONDS))
-  [ "$limit" -gt $left ] && limit=$left
-  if [ "$limit" -lt 30 ]; then
-    not_run "$name" "$left s left"
-    failed=1
-    return 0
-  fi
+  room "$name" "$limit" 30 || return 0
   if BUDGET=$limit OUT=$OUT/$name tests/gpu.sh "$@"; then
     record "$name" ok $((SECONDS - start)) ''
   else

@@ -23,6 +23,11 @@ StableIValue new_reference(AtenTensorHandle tensor) {
   return torch::stable::detail::from(handle);
 }
 
+// What the functional ops call it; an average is a sum first, see divide().
+std::string functional_name_of(ReduceOp op) {
+  return op == ReduceOp::kProd ? "product" : name_of(op == ReduceOp::kAvg ? ReduceOp::kSum : op);
+}
+
 // Gloo knows no average, so it is a sum and a division.
 void divide(AtenTensorHandle tensor, DType dtype, int world_size) {
   AtenTensorHandle divisor = nullptr;
@@ -113,8 +118,7 @@ class TorchExchange {
 
   void scatter() const {
     if (call_.numel == 0) return;
-    const ReduceOp op = call_.op == ReduceOp::kAvg ? ReduceOp::kSum : call_.op;
-    const std::string name = op == ReduceOp::kProd ? "product" : name_of(op);
+    const std::string name = functional_name_of(call_.op);
     const OwnedTensor from = flat(input_, 0, whole());
     StableIValue stack[4] = {new_reference(from.get()), new_string(name.data(), name.size()),
                              torch::stable::detail::from(int64_t{num_ranks_}), group()};
@@ -192,8 +196,7 @@ class TorchExchange {
 
 void torch_all_reduce(AtenTensorHandle tensor, DType dtype, ReduceOp op, const Options& options) {
   const NoGrad guard;
-  // torch's functional ops call it "product".
-  const std::string name = op == ReduceOp::kProd ? "product" : name_of(op == ReduceOp::kAvg ? ReduceOp::kSum : op);
+  const std::string name = functional_name_of(op);
   const std::string step = concat("torch.distributed all_reduce of ", name_of(dtype), ", reduce_op '", name_of(op),
                                   "', group '", options.group_name, "'");
   StableIValue stack[3] = {new_reference(tensor), new_string(name.data(), name.size()),

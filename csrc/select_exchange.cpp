@@ -53,14 +53,10 @@ size_t ll_limit(Collective kind, int world_size, bool shares_device) {
 }
 
 Algorithm pick_cuda(Collective kind, size_t bytes, DType dtype, int world_size, const Topology& topology) {
-  const size_t sentinel_limit = topology.shares_device ? 0
-                                                       : (world_size <= 2   ? 2048
-                                                          : world_size <= 4 ? 512
-                                                                            : 64) *
-                                                             kKiB;
+  const size_t sentinel_limit = (world_size <= 2 ? 2048 : world_size <= 4 ? 512 : 64) * kKiB;
   const bool small = kind == Collective::kAllToAllV || bytes <= ll_limit(kind, world_size, topology.shares_device);
   if (small && topology.wide_packets) return Algorithm::kOneShotLl;
-  const bool by_sentinel = reduces(kind) && is_floating(dtype) && bytes <= sentinel_limit;
+  const bool by_sentinel = !topology.shares_device && reduces(kind) && is_floating(dtype) && bytes <= sentinel_limit;
   return by_sentinel ? Algorithm::kOneShotSentinel : Algorithm::kOneShotFlag;
 }
 

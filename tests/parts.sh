@@ -23,23 +23,28 @@ not_run() {
   record "$1" 'not run' 0 "$2"
 }
 
+# room NAME LIMIT LEAST: sets `limit` to LIMIT, or to what is left of the budget; false, and noted, where that is less
+# than LEAST.
+room() {
+  local left=$((deadline - SECONDS))
+  limit=$(($2 < left ? $2 : left))
+  [ $left -ge "$3" ] && return 0
+  not_run "$1" "$left s left"
+  failed=1
+  return 1
+}
+
 # part NAME LIMIT COMMAND...: the limit shrinks to what is left of the budget. The launcher is asked to stop first, so
 # that it ends its ranks and daemon; its guard does so even when it is killed 30 s later.
 part() {
-  local name=$1 limit=$2 start=$SECONDS status left reason
+  local name=$1 limit=$2 start=$SECONDS status reason
   shift 2
   wanted "$name" || return 0
   if [ -n "${DRY_RUN:-}" ]; then
     echo "$name (limit $limit s): $*"
     return 0
   fi
-  left=$((deadline - SECONDS))
-  if [ $left -lt 15 ]; then
-    not_run "$name" "$left s left"
-    failed=1
-    return 0
-  fi
-  [ "$limit" -gt $left ] && limit=$left
+  room "$name" "$limit" 15 || return 0
   echo "== $name (limit $limit s)"
   timeout --kill-after=30 "$limit" "$@" 2>&1 | tee "$OUT/$name.log"
   status=${PIPESTATUS[0]}

@@ -244,6 +244,7 @@ def test_pkg_config(installed: Path, tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=True,
+        timeout=TIMEOUT,
     ).stdout.split()
     sources = [EXAMPLES / "all_reduce.c", EXAMPLES / "tcp_bootstrap.c"]
     program = compile_c(sources, tmp_path / "all_reduce", *flags)

@@ -3,24 +3,10 @@
 
 #include "llcoll/element.h"
 #include "llcoll/line.h"
+#include "sim/add_words.h"
 #include "sim/sim_memory.h"
 
 namespace llcoll::sim {
-
-template <LineAdd add>
-uint32_t add_words(uint32_t a, uint32_t b) {
-  if constexpr (add == LineAdd::kFloat32) {
-    return __builtin_bit_cast(uint32_t, __builtin_bit_cast(float, a) + __builtin_bit_cast(float, b));
-  } else {
-    using Type = std::conditional_t<add == LineAdd::kFloat16, Float16, BFloat16>;
-    uint32_t sum = 0;
-    for (int k = 0; k < 2; ++k) {
-      sum |= Type::template pack<uint32_t>(
-          Type::template unpack<uint32_t>(a, k) + Type::template unpack<uint32_t>(b, k), k);
-    }
-    return sum;
-  }
-}
 
 template <class Base>
 struct SimMemoryWide : Base {

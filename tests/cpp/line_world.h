@@ -12,6 +12,7 @@
 #include "llcoll/host_wait.h"
 #include "llcoll/two_shot_ll128.h"
 #include "ranks.h"
+#include "sim/add_words.h"
 
 namespace {
 
@@ -24,21 +25,6 @@ struct Lines {
   std::map<const void*, size_t> turns;  // under its line's lock, and this one
   std::mutex turns_lock;
 };
-
-template <LineAdd add>
-uint32_t add_words(uint32_t a, uint32_t b) {
-  if constexpr (add == LineAdd::kFloat32) {
-    return bits_as<uint32_t>(bits_as<float>(a) + bits_as<float>(b));
-  } else {
-    using Type = std::conditional_t<add == LineAdd::kFloat16, Float16, BFloat16>;
-    uint32_t sum = 0;
-    for (int k = 0; k < 2; ++k) {
-      sum |= Type::template pack<uint32_t>(
-          Type::template unpack<uint32_t>(a, k) + Type::template unpack<uint32_t>(b, k), k);
-    }
-    return sum;
-  }
-}
 
 struct LineMemory : HostMemory {
   Lines* lines;
