@@ -30,6 +30,7 @@ import llcoll.nccl
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
 PARTS = ("calls", "cusolver", "tests")
+CUSOLVER_ROUNDS = 3
 NUMBER = re.compile(r"\d+(\.\d+)?")
 SHARE = re.compile(r"llcoll: pid \d+: (\d+) of (\d+) calls by llcoll")
 
@@ -61,7 +62,7 @@ def library_folders() -> list[str]:
 def environment(folder: Path, step: Step, idx: int, num_gpus: int) -> dict[str, str]:
     env = dict(os.environ)
     name = "libnccl_all.so.2" if step.all_types else "libnccl.so.2"
-    if step.side == "front":
+    if step.side in ("front", "free pairs"):
         wanted = llcoll.nccl.parse_args(["--nccl", str(folder / name), "--", "program"])
         env = llcoll.nccl.environment_for(wanted, env)
         # The log costs an atomic addition a call: not where the host's time is taken.
@@ -69,6 +70,8 @@ def environment(folder: Path, step: Step, idx: int, num_gpus: int) -> dict[str, 
             env["LLCOLL_LOG"] = "1"
     else:
         env["LD_PRELOAD"] = str((folder / name).resolve())
+    if "NCCL_FREE" in step.settings:
+        env["LD_PRELOAD"] = f"{(folder / 'libnccl_free.so').resolve()}:{env['LD_PRELOAD']}"
     if step.all_types:
         env |= {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple"}
     inherited = [env["LD_LIBRARY_PATH"]] if env.get("LD_LIBRARY_PATH") else []
@@ -114,17 +117,21 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
 
 
 def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
-    """NCCL alone, the front, then what Reduce is worth there, and what the streams cost."""
+    """By turns, since the host's speed drifts: NCCL alone, the front, and two bounds.
+
+    Results of the bounds are wrong. "free" leaves out all communication: no NCCL can be faster.
+    "free pairs" leaves out Send and Recv behind the front: the most that taking them could win.
+    """
     steps = []
-    for name, side, settings in (
-        ("cusolver_mp", "alone", {}),
-        ("cusolver_mp", "front", {}),
-        ("cusolver_mp, no Reduce", "front", {"LLCOLL_NCCL_CALLS": "AllReduce,Broadcast"}),
-        ("cusolver_mp, no events", "front", {"LLCOLL_STREAMS_MAY_END": "0"}),
-    ):
-        path = out / f"solves_{len(steps)}.json"
-        command = [str(folder / "cusolver_mp"), "--sizes", sizes, "--json", str(path)]
-        steps.append(Step(name, side, command, "solve", 100, json=path, settings=settings))
+    for _ in range(CUSOLVER_ROUNDS):
+        for side, free in (("alone", ""), ("front", ""), ("free", "all"), ("free pairs", "pairs")):
+            path = out / f"solves_{len(steps)}.json"
+            command = [str(folder / "cusolver_mp"), "--sizes", sizes, "--json", str(path)]
+            settings = {"NCCL_FREE": free} if free else {}
+            if free:
+                command.append("--unchecked")
+            step = Step("cusolver_mp", side, command, "solve", 60, json=path, settings=settings)
+            steps.append(step)
     return steps
 
 

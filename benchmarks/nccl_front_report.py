@@ -57,26 +57,50 @@ def report_tests(data: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def solves_of(data: dict[str, Any], side: str) -> list[dict[str, Any]]:
+    """A side's results of all rounds together, by routine and size."""
+    found: dict[tuple[str, int], dict[str, Any]] = {}
+    for program in data["results"]:
+        if (program["name"], program["side"], program["kind"]) != ("cusolver_mp", side, "solve"):
+            continue
+        for one in program.get("written", []):
+            row = found.setdefault((one["routine"], one["n"]), {**one, "ms": [], "one_gpu_ms": []})
+            row["ms"] = row["ms"] + one["ms"]
+            row["one_gpu_ms"] = row["one_gpu_ms"] + one["one_gpu_ms"]
+            for worst in ("error", "residual"):
+                row[worst] = max(row[worst], one[worst])
+    return list(found.values())
+
+
 def compare_solves(data: dict[str, Any]) -> list[dict[str, Any]]:
-    """Of each routine and size: both sides' median ms, and how far the eigenvalues are apart."""
-    sides = [
-        find(data["results"], "cusolver_mp", side, "solve").get("written", []) for side in SIDES
-    ]
+    """Of each routine and size: the sides' median ms, and how far the eigenvalues are apart.
+
+    "free": without communication; "pairs": the front without Send and Recv. None where not run.
+    """
+    sides = {side: solves_of(data, side) for side in (*SIDES, "free", "free pairs")}
     rows = []
-    for alone in sides[0]:
-        for front in sides[1]:
-            if (alone["routine"], alone["n"]) != (front["routine"], front["n"]):
-                continue
-            largest = max(map(abs, alone["values"]))
-            apart = max(abs(a - b) for a, b in zip(alone["values"], front["values"], strict=True))
-            row = {"routine": alone["routine"], "n": alone["n"], "apart": apart / largest}
-            row |= {
-                "alone": statistics.median(alone["ms"]),
-                "front": statistics.median(front["ms"]),
-            }
-            row["one_gpu"] = statistics.median(alone["one_gpu_ms"] + front["one_gpu_ms"])
-            row["error"] = max(front["error"], front["residual"])
-            rows.append(row)
+    for alone in sides["alone"]:
+        key = (alone["routine"], alone["n"])
+        same = {
+            side: next((one for one in all_of if (one["routine"], one["n"]) == key), None)
+            for side, all_of in sides.items()
+        }
+        front = same["front"]
+        if front is None:
+            continue
+        largest = max(map(abs, alone["values"]))
+        apart = max(abs(a - b) for a, b in zip(alone["values"], front["values"], strict=True))
+        row = {"routine": alone["routine"], "n": alone["n"], "apart": apart / largest}
+        for name, side in (
+            *zip(SIDES, SIDES, strict=True),
+            ("free", "free"),
+            ("pairs", "free pairs"),
+        ):
+            one = same[side]
+            row[name] = None if one is None else statistics.median(one["ms"])
+        row["one_gpu"] = statistics.median(alone["one_gpu_ms"] + front["one_gpu_ms"])
+        row["error"] = max(front["error"], front["residual"])
+        rows.append(row)
     return rows
 
 
@@ -88,19 +112,16 @@ def report_cusolver(data: dict[str, Any]) -> list[str]:
         share = f"; {front['taken']} of {front['calls']} calls by llcoll ({percent:.1f} %)"
     lines = [f"### cuSOLVERMp, {data['ranks']} ranks, float64, nb 64{share}", ""]
     lines += [
-        "| routine | n | NCCL alone ms | front ms | faster | one GPU ms | error, front | apart |",
-        "|---|---|---|---|---|---|---|---|",
+        "| routine | n | NCCL alone ms | front ms | faster | one GPU ms | error, front | apart "
+        "| no communication ms | the most possible | front without Send/Recv ms |",
+        "|---" * 11 + "|",
     ]
     for r in compare_solves(data):
         times = f"{r['alone']:.2f} | {r['front']:.2f} | {r['alone'] / r['front']:.2f}"
-        errors = f"{r['error']:.1g} | {r['apart']:.1g}"
-        lines.append(f"| {r['routine']} | {r['n']} | {times} | {r['one_gpu']:.2f} | {errors} |")
-    for what in ("no Reduce", "no events"):
-        for one in find(data["results"], f"cusolver_mp, {what}", "front", "solve").get(
-            "written", []
-        ):
-            ms = statistics.median(one["ms"])
-            lines.append(f"| {one['routine']}, {what} | {one['n']} | | {ms:.2f} | | | | |")
+        errors = f"{r['one_gpu']:.2f} | {r['error']:.1g} | {r['apart']:.1g}"
+        free = " | " if r["free"] is None else f"{r['free']:.2f} | {r['alone'] / r['free']:.2f}"
+        pairs = "" if r["pairs"] is None else f"{r['pairs']:.2f}"
+        lines.append(f"| {r['routine']} | {r['n']} | {times} | {errors} | {free} | {pairs} |")
     return [*lines, ""]
 
 
@@ -130,13 +151,15 @@ def plot(data: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(
         1, len(routines), figsize=(4.5 * len(routines), 3.5), squeeze=False
     )
+    bars = [("alone", "NCCL alone"), ("front", "with llcoll"), ("one_gpu", "one GPU (cuSOLVER)")]
+    if all(r["free"] is not None for r in rows):
+        bars.insert(2, ("free", "no communication at all"))
     for axis, routine in zip(axes[0], routines, strict=True):
         own = [r for r in rows if r["routine"] == routine]
-        for i, (key, label) in enumerate(
-            (("alone", "NCCL alone"), ("front", "with llcoll"), ("one_gpu", "one GPU (cuSOLVER)"))
-        ):
-            places = [j + 0.27 * (i - 1) for j in range(len(own))]
-            axis.bar(places, [r[key] for r in own], 0.25, label=label)
+        width = 0.8 / len(bars)
+        for i, (key, label) in enumerate(bars):
+            places = [j + width * (i - (len(bars) - 1) / 2) for j in range(len(own))]
+            axis.bar(places, [r[key] for r in own], 0.93 * width, label=label)
         axis.set_xticks(range(len(own)), [str(r["n"]) for r in own])
         axis.set(title=f"{routine}, {data['ranks']} ranks", xlabel="n", ylabel="ms", yscale="log")
     axes[0][0].legend(fontsize="small")

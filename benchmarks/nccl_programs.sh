@@ -5,7 +5,7 @@
 #
 # NCCL is a folder that nccl_build.sh has filled; NCCL_TESTS a clone of github.com/NVIDIA/nccl-tests; WHEELS a folder
 # with the unpacked wheels nvidia-cusolvermp-cu13 and nvidia-cublasmp-cu13 (pip download --no-deps, unzip). FOLDER gets
-# libnccl.so.2, nccl-tests/, cusolver_mp, its two libraries, nccl_calls and libmpi.so, stripped: 75 MB, 30 with xz. cuSOLVER and
+# libnccl.so.2, libnccl_free.so, nccl-tests/, cusolver_mp, its two libraries, nccl_calls and libmpi.so, stripped: 75 MB, 30 with xz. cuSOLVER and
 # cuBLAS stay outside: torch's wheels or the toolkit have them. For tests of every type and operator copy a second NCCL,
 # nccl_build.sh's with ALL=1, to FOLDER/libnccl_all.so.2.
 set -euo pipefail
@@ -24,6 +24,7 @@ mkdir -p "$folder/nccl-tests" "$work/mpi/include" "$work/mpi/lib"
 cp "$here/mpi_shim/mpi.h" "$work/mpi/include"
 gcc -std=gnu11 -O2 -Wall -Wextra -shared -fPIC -s -Wl,-soname,libmpi.so -o "$folder/libmpi.so" "$here/mpi_shim/mpi_shim.c"
 cp "$folder/libmpi.so" "$work/mpi/lib"
+g++ -std=c++20 -O2 -Wall -Wextra -shared -fPIC -s -o "$folder/libnccl_free.so" "$here/nccl_free.cpp" -ldl
 strip -o "$folder/libnccl.so.2" "$(realpath "$built/lib/libnccl.so.2")"
 
 # CUDA's library folder may hold another NCCL: ours comes first, and nvcc knows CUDA's own.

@@ -103,7 +103,12 @@ def solves(scale: float, ms: float) -> list[dict]:
 def test_report_compares_eigenvalues(tmp_path: Path, apart: float, status: int) -> None:
     results = [
         {"name": "cusolver_mp", "side": side, "kind": "solve", "status": 0, "written": values}
-        for side, values in (("alone", solves(1.0, 8.0)), ("front", solves(1.0 + apart, 2.0)))
+        for side, values in (
+            ("alone", solves(1.0, 7.0)),
+            ("front", solves(1.0 + apart, 2.0)),
+            ("free", [{**solves(1.0, 1.5)[0], "values": []}]),
+            ("alone", solves(1.0, 9.0)),  # the rounds of a side count together
+        )
     ]
     results[1] |= {"taken": 3, "calls": 4}
     path = tmp_path / "nccl_front_cusolver_2.json"
@@ -114,5 +119,6 @@ def test_report_compares_eigenvalues(tmp_path: Path, apart: float, status: int) 
     result = subprocess.run(command, capture_output=True, text=True, timeout=2 * TIMEOUT)
     assert result.returncode == status, result.stderr
     assert "| syevd | 2 | 8.00 | 2.00 | 4.00 | 1.00 |" in result.stdout
+    assert "| 1.50 | 5.33 |" in result.stdout
     assert "3 of 4 calls by llcoll (75.0 %)" in result.stdout
     assert picture.is_file()
