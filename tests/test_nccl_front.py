@@ -184,6 +184,30 @@ def test_calls_that_llcoll_may_have(built: Path, tmp_path: Path) -> None:
             Run(built, tmp_path / "bad", "group", 2, LLCOLL_NCCL_CALLS=bad)
 
 
+MOVED_ALONE = [
+    "AllReduce count=4 type=0 op=0 group=0",
+    "AllReduce count=4 type=0 op=5 group=0",
+    "AllReduce count=0 type=0 op=0 group=0",
+    "AllReduce count=4 type=12 op=0 group=0",
+    "Reduce count=4 type=0 op=0 root=1 group=0",
+    "AllGather count=4 type=0 group=0",
+    "Send count=4 type=0 peer=0 group=0",
+]
+
+
+def test_one_rank_in_place_is_done_at_once(built: Path, tmp_path: Path) -> None:
+    run = Run(built, tmp_path, "alone", 1, LLCOLL_LOG="1")
+    assert run.forwarded() == [MOVED_ALONE]
+    text = "besides 18 calls of communicators with one rank, 11 of them in place"
+    assert text in run.errors[0]
+    nothing = Run(built, tmp_path / "nothing", "alone", 1, LLCOLL_NCCL_MAX_BYTES="0")
+    assert len(nothing.forwarded()[0]) == 11 + len(MOVED_ALONE)
+    some = Run(built, tmp_path / "some", "alone", 1, LLCOLL_NCCL_CALLS="AllReduce")
+    assert len(some.forwarded()[0]) == 5 + len(MOVED_ALONE)
+    own_wish = Run(built, tmp_path / "own", "alone", 1, NCCL_COMM_BLOCKING="0")
+    assert len(own_wish.forwarded()[0]) == 11 + len(MOVED_ALONE)
+
+
 def test_log_counts_one_rank_apart(built: Path, tmp_path: Path) -> None:
     run = Run(built, tmp_path, "cost", 1, LLCOLL_LOG="1", LLCOLL_NCCL_MAX_BYTES="64K")
     assert re.search(r"besides \d+ calls of communicators with one rank", run.errors[0])

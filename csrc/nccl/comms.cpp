@@ -82,6 +82,7 @@ void join_one(Comm comm) {
   const Real& r = real();
   const bool known = r.CommCount(comm, &entry->num_ranks) == kSuccess && r.CommUserRank(comm, &entry->rank) == kSuccess;
   if (known && entry->num_ranks > 1 && entry->num_ranks <= kMaxRanks) entry->comm = make(comm, *entry);
+  entry->is_alone = known && entry->num_ranks == 1;
   remember(comm, entry);
 }
 

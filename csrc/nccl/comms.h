@@ -21,6 +21,7 @@ struct Entry {
   int num_ranks = 0;
   int rank = 0;
   bool is_blocking = true;
+  bool is_alone = false;  // a blocking communicator of one rank
 };
 
 // Null for a communicator that we have not seen made. Valid until forget().
@@ -28,7 +29,7 @@ const Entry* find(Comm comm);
 
 // Collective over each communicator's ranks: makes and remembers what belongs beside it. With several, of this thread,
 // one thread each, since every one of them waits for its peers. Where llcoll cannot serve the ranks (several hosts, no
-// peer access, one rank) it says why with LLCOLL_LOG=1 and leaves the communicator to NCCL: on every rank alike.
+// peer access) it says why with LLCOLL_LOG=1 and leaves the communicator to NCCL: on every rank alike.
 void join(const std::vector<Comm>& comms);
 // Of a communicator that does not block: remembered as one that stays with NCCL.
 void leave_alone(Comm comm);

@@ -21,7 +21,7 @@ struct Counts {
   std::atomic<uint64_t> forwarded;
 };
 Counts counts[kNumKinds][kNumSizes];
-std::atomic<uint64_t> calls_of_one;
+Counts calls_of_one;  // taken: in place, nothing was to be done
 
 int size_of(size_t bytes) {
   int size = 0;
@@ -58,10 +58,11 @@ struct Printer {
         all += taken + forwarded;
       }
     }
-    const uint64_t of_one = calls_of_one.load(std::memory_order_relaxed);
+    const uint64_t done = calls_of_one.taken.load(std::memory_order_relaxed);
+    const uint64_t of_one = done + calls_of_one.forwarded.load(std::memory_order_relaxed);
     if (of_one != 0) {
-      std::fprintf(stderr, "llcoll: pid %d: besides %llu calls of communicators with one rank\n", getpid(),
-                   static_cast<unsigned long long>(of_one));
+      std::fprintf(stderr, "llcoll: pid %d: besides %llu calls of communicators with one rank, %llu of them in place\n",
+                   getpid(), static_cast<unsigned long long>(of_one), static_cast<unsigned long long>(done));
     }
     std::fprintf(stderr, "llcoll: pid %d: %llu of %llu calls by llcoll (%.1f %%), the rest by %s\n", getpid(),
                  static_cast<unsigned long long>(all_taken), static_cast<unsigned long long>(all),
@@ -74,7 +75,9 @@ const Printer printer;
 
 bool counts_calls() { return printer.on; }
 
-void count_call_of_one() { calls_of_one.fetch_add(1, std::memory_order_relaxed); }
+void count_call_of_one(bool is_done) {
+  (is_done ? calls_of_one.taken : calls_of_one.forwarded).fetch_add(1, std::memory_order_relaxed);
+}
 
 void count_call(Kind kind, size_t bytes, bool is_taken) {
   Counts& c = counts[kind][size_of(bytes)];

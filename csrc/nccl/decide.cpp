@@ -95,4 +95,8 @@ bool translate(Kind kind, size_t count, Type type, Op op, int num_ranks, size_t 
   return kind != kSendRecv;
 }
 
+bool is_known(Kind kind, size_t count, Type type, Op op) {
+  return kind != kSendRecv && count != 0 && bytes_of(type) != 0 && op >= kSum && op <= kAvg;
+}
+
 }  // namespace llcoll::nccl

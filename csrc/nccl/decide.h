@@ -25,4 +25,7 @@ struct Translated {
 // 64-bit integers and operators of the program's own do; so do empty calls, whose arguments NCCL checks.
 bool translate(Kind kind, size_t count, Type type, Op op, int num_ranks, size_t max_bytes, Translated& translated);
 
+// A call that NCCL would not refuse and that leaves one rank's data as they are: any type, NCCL's own operators.
+bool is_known(Kind kind, size_t count, Type type, Op op);
+
 }  // namespace llcoll::nccl

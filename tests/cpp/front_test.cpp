@@ -1,6 +1,7 @@
 // A program that speaks NCCL, on the host with fake_nccl.cpp: front_test MODE RANK WORLD_SIZE ID. Linked with the fake
 // library alone; the front comes before it by LD_PRELOAD. Modes: collectives | group | split | threads | nonblocking |
-// abort | timeout | cost. Prints "ok"; checks what reached llcoll by its results, the fake writes down the rest.
+// abort | timeout | cost | alone. Prints "ok"; checks what reached llcoll by its results, the fake writes down the
+// rest.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -112,6 +113,29 @@ void run_forwarded(Comm comm, Stream stream) {
   OK(ncclReduce(large.data(), large.data(), 4 << 20, kInt8, kSum, 1, comm, stream));
   OK(ncclSend(large.data(), 4, kInt8, 0, comm, stream));
   OK(ncclRecv(large.data(), 4, kInt8, 0, comm, stream));
+}
+
+// One rank. In place nothing is to be done, in a group neither; the rest is NCCL's: `moved`, each once.
+void run_alone(Comm comm) {
+  std::vector<char> a(64), b(64);
+  for (Type type : {kInt8, kFloat64, kFloat8e4m3}) {
+    for (Op op : {kSum, kAvg}) OK(ncclAllReduce(a.data(), a.data(), 4, type, op, comm, kStream));
+  }
+  OK(ncclGroupStart());
+  OK(ncclReduce(a.data(), a.data(), 4, kInt8, kMax, 0, comm, kStream));
+  OK(ncclBroadcast(a.data(), a.data(), 4, kInt8, 0, comm, kOther));
+  OK(ncclGroupEnd());
+  OK(ncclBcast(a.data(), 4, kInt8, 0, comm, kStream));
+  OK(ncclAllGather(a.data(), a.data(), 4, kInt8, comm, kStream));
+  OK(ncclReduceScatter(a.data(), a.data(), 4, kInt8, kProd, comm, kStream));
+  // Moved, scaled by an operator of the program's own, empty, of no type, to a root that is none, nowhere.
+  OK(ncclAllReduce(a.data(), b.data(), 4, kInt8, kSum, comm, kStream));
+  OK(ncclAllReduce(a.data(), a.data(), 4, kInt8, 5, comm, kStream));
+  OK(ncclAllReduce(a.data(), a.data(), 0, kInt8, kSum, comm, kStream));
+  OK(ncclAllReduce(a.data(), a.data(), 4, 12, kSum, comm, kStream));
+  OK(ncclReduce(a.data(), a.data(), 4, kInt8, kSum, 1, comm, kStream));
+  OK(ncclAllGather(nullptr, nullptr, 4, kInt8, comm, kStream));
+  OK(ncclSend(a.data(), 4, kInt8, 0, comm, kStream));
 }
 
 void run_groups(Comm comm) {
@@ -266,6 +290,7 @@ int main(int argc, char** argv) {
     }
     if (mode == "collectives" || mode == "scalable") run_collectives(comm, rank, world_size, kStream);
     if (mode == "forwarded") run_forwarded(comm, kStream);
+    if (mode == "alone") run_alone(comm);
     if (mode == "group") run_groups(comm);
     if (mode == "split") run_splits(comm);
     if (mode == "timeout") run_timeout(comm);
