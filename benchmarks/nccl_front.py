@@ -29,7 +29,7 @@ import llcoll.nccl
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
-PARTS = ("calls", "cusolver", "tests")
+PARTS = ("calls", "cusolver", "tests", "taken")
 CUSOLVER_ROUNDS = 3
 NUMBER = re.compile(r"\d+(\.\d+)?")
 SHARE = re.compile(r"llcoll: pid \d+: (\d+) of (\d+) calls by llcoll")
@@ -113,6 +113,37 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
             steps.append(Step(f"{collective}, unaligned", "front", command, "check"))
     program = str(folder / "nccl-tests" / "sendrecv_perf")
     steps.append(Step("sendrecv", "front", [program, "-b", "8", "-e", "1M", "-f", "8"], "check"))
+    return steps
+
+
+def taken_steps(folder: Path) -> list[Step]:
+    """What llcoll has whole: for more ranks on a GPU than NCCL's own kernels run with."""
+    steps = []
+    for collective in COLLECTIVES:
+        program = str(folder / "nccl-tests" / f"{collective}_perf")
+        cases = [("float", "sum")]
+        if collective in REDUCTIONS:
+            cases += [("bfloat16", "sum"), ("int32", "max"), ("double", "prod")]
+        for dtype, operator in cases:
+            command = [
+                program,
+                "-b",
+                "8",
+                "-e",
+                "128K",
+                "-f",
+                "8",
+                "-d",
+                dtype,
+                "-n",
+                "2",
+                "-w",
+                "1",
+            ]
+            command += ["-o", operator] if collective in REDUCTIONS else []
+            command += ["-r", "-1"] if collective in ROOTED else []
+            name = f"{collective}, {dtype} {operator}"
+            steps.append(Step(name, "front", command, "check", 40))
     return steps
 
 
@@ -224,7 +255,7 @@ def say(step: Step, right: bool) -> None:
 
 
 def take_cores() -> None:
-    """Each rank's programs stay on a share of the cores: where threads wander, times jump by 15 %."""
+    """Each rank's programs stay on a share of the cores, so that ranks do not meet on one."""
     cores = sorted(os.sched_getaffinity(0))
     share = len(cores) // int(os.environ["LOCAL_WORLD_SIZE"])
     first = share * int(os.environ["LOCAL_RANK"])
@@ -241,6 +272,7 @@ def run_rank(args: argparse.Namespace, part: str) -> bool:
         "tests": lambda: test_steps(folder, (folder / "libnccl_all.so.2").is_file()),
         "cusolver": lambda: cusolver_steps(folder, out, args.sizes),
         "calls": lambda: calls_steps(folder, out),
+        "taken": lambda: taken_steps(folder),
     }[part]()
     steps = [
         step for step in steps if not args.only or re.search(args.only, f"{step.name} {step.kind}")
@@ -290,7 +322,7 @@ def main() -> int:
     )
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--out", type=Path, default=Path("."))
-    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS)
+    parser.add_argument("--part", nargs="+", choices=PARTS, default=PARTS[:3])
     parser.add_argument("--only", help="regular expression of the programs to run")
     parser.add_argument("--sizes", default="256,512,1024,2048", help="of cusolver_mp")
     parser.add_argument("--limit", type=float, default=400, help="seconds, of one part")

@@ -167,7 +167,12 @@ def plot(data: dict[str, Any], path: Path) -> None:
     figure.savefig(path, dpi=120)
 
 
-REPORTS = {"tests": report_tests, "cusolver": report_cusolver, "calls": report_calls}
+REPORTS = {
+    "tests": report_tests,
+    "taken": report_tests,
+    "cusolver": report_cusolver,
+    "calls": report_calls,
+}
 
 
 def report(paths: list[Path], plot_path: Path | None) -> bool:
