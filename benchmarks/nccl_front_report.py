@@ -151,15 +151,17 @@ def plot(data: dict[str, Any], path: Path) -> None:
     figure, axes = pyplot.subplots(
         1, len(routines), figsize=(4.5 * len(routines), 3.5), squeeze=False
     )
-    bars = [("alone", "NCCL alone"), ("front", "with llcoll"), ("one_gpu", "one GPU (cuSOLVER)")]
-    if all(r["free"] is not None for r in rows):
-        bars.insert(2, ("free", "no communication at all"))
     for axis, routine in zip(axes[0], routines, strict=True):
         own = [r for r in rows if r["routine"] == routine]
+        bars = [("alone", "NCCL alone", "C0"), ("front", "with llcoll", "C1")]
+        if all(r["free"] is not None for r in own):
+            bars.append(("free", "no communication at all", "C3"))
+        bars.append(("one_gpu", "one GPU (cuSOLVER)", "C2"))
         width = 0.8 / len(bars)
-        for i, (key, label) in enumerate(bars):
+        for i, (key, label, color) in enumerate(bars):
             places = [j + width * (i - (len(bars) - 1) / 2) for j in range(len(own))]
-            axis.bar(places, [r[key] for r in own], 0.93 * width, label=label)
+            heights = [r[key] for r in own]
+            axis.bar(places, heights, 0.93 * width, label=label, color=color)
         axis.set_xticks(range(len(own)), [str(r["n"]) for r in own])
         axis.set(title=f"{routine}, {data['ranks']} ranks", xlabel="n", ylabel="ms", yscale="log")
     axes[0][0].legend(fontsize="small")

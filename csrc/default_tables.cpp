@@ -80,7 +80,7 @@ constexpr Entry kEntries[] = {
      kMaxRanks,
      {"loopback, more ranks", kLoopbackWhy,
       "float32: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch;"
-      "float: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch;"
+      "float: 65536 one_shot_ll, 262144 two_shot_ll, 524288 one_shot_flag, 67108864 two_shot_flag, * torch;"
       "integer: 65536 one_shot_ll, 262144 two_shot_ll, 67108864 two_shot_flag, * torch"}},
 
     {true,
