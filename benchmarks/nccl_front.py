@@ -87,7 +87,7 @@ def environment(folder: Path, step: Step, idx: int, num_gpus: int) -> dict[str, 
 
 def test_steps(folder: Path, has_all: bool) -> list[Step]:
     """The timed ones first: they are short, and the limit may cut what comes last."""
-    steps = []
+    steps: list[Step] = []
     timed = ["-b", "8", "-e", "1M", "-f", "4", "-d", "float", "-c", "0", "-a", "3"]
     programs = {name: str(folder / "nccl-tests" / f"{name}_perf") for name in COLLECTIVES}
     for collective, program in programs.items():
@@ -153,7 +153,7 @@ def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
     Results of the bounds are wrong. "free" leaves out all communication: no NCCL can be faster.
     "free pairs" leaves out Send and Recv behind the front: the most that taking them could win.
     """
-    steps = []
+    steps: list[Step] = []
     for _ in range(CUSOLVER_ROUNDS):
         for side, free in (("alone", ""), ("front", ""), ("free", "all"), ("free pairs", "pairs")):
             path = out / f"solves_{len(steps)}.json"
@@ -170,7 +170,7 @@ def cusolver_steps(folder: Path, out: Path, sizes: str) -> list[Step]:
 
 def calls_steps(folder: Path, out: Path) -> list[Step]:
     """The front a second time without what the destruction of streams makes necessary."""
-    steps = []
+    steps: list[Step] = []
     for name, side, settings in (
         ("nccl_calls", "alone", {}),
         ("nccl_calls", "front", {"LLCOLL_LOG": "0"}),

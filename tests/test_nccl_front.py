@@ -239,6 +239,23 @@ def test_cost_of_a_front_that_takes_nothing(built: Path, tmp_path: Path) -> None
     assert added < 100, f"{added:.1f} ns a call"
 
 
+@pytest.mark.parametrize(
+    ("free", "expected"), [("none", MOVED_ALONE[-2:]), ("pairs", MOVED_ALONE[-3:-1]), ("all", [])]
+)
+def test_free_calls_send_nothing(
+    built: Path, tmp_path: Path, free: str, expected: list[str]
+) -> None:
+    """benchmarks/nccl_free.cpp, before the fake alone: calls return, and do not reach it."""
+    command = ["g++", "-std=c++20", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]
+    command += ["-o", str(tmp_path / "free.so"), str(ROOT / "benchmarks" / "nccl_free.cpp"), "-ldl"]
+    subprocess.run(command, check=True, timeout=TIMEOUT)
+    how = {"LD_PRELOAD": str(tmp_path / "free.so"), "NCCL_FREE": free}
+    run = Run(built, tmp_path / "run", "alone", 1, front=False, **how)
+    assert run.forwarded()[0][-2:] == expected
+    with pytest.raises(AssertionError, match="NCCL_FREE is 'some'"):
+        Run(built, tmp_path / "bad", "alone", 1, front=False, **{**how, "NCCL_FREE": "some"})
+
+
 def test_launcher(built: Path, tmp_path: Path) -> None:
     env = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     show = "import os; print(os.environ['LD_PRELOAD'], os.environ['LLCOLL_NCCL_MAX_BYTES'])"
