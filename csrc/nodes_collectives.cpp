@@ -4,35 +4,12 @@
 
 #include "check.h"
 #include "nodes_communicator.h"
+#include "nodes_parts.h"
 
 namespace llcoll {
 namespace {
 
 constexpr size_t kGrain = 64;  // units of a lane's part: whole cache lines, whatever the type
-
-size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
-
-// A part of each rank: begin in the tensor that has all, and length.
-struct RankParts {
-  std::vector<size_t> begin;
-  std::vector<size_t> size;
-
-  RankParts(const CollectiveCall& call, const size_t* splits, int num_ranks, size_t unit) {
-    size_t at = 0;
-    for (int r = 0; r < num_ranks; ++r) {
-      size.push_back((splits == nullptr ? call.numel : splits[r]) * unit);
-      begin.push_back(at);
-      at += size.back();
-    }
-    begin.push_back(at);
-  }
-  size_t total() const { return begin.back(); }
-  size_t largest() const { return *std::max_element(size.begin(), size.end()); }
-  // What of rank r's part lies in [from, from + count).
-  size_t within(int r, size_t from, size_t count) const {
-    return size[r] <= from ? 0 : std::min(size[r] - from, count);
-  }
-};
 
 }  // namespace
 
@@ -163,81 +140,47 @@ const char* NodesCommunicator::finish_crossing(const Reduction& r, size_t count,
   return received(slot);
 }
 
-// Lane i has, of every node, the parts of the ranks i, i + lanes, ... there. The node's partial results of a lane's
-// parts meet at that lane's rank, go to the nodes whose ranks they are for, and are added there in node order.
+// The node's partial results of a lane's parts meet at that lane's rank, go to the nodes whose ranks they are for, and
+// are added there in node order.
 void NodesCommunicator::reduce_scatter(const CollectiveCall& call) {
   const auto element = static_cast<size_t>(element_bytes(call.dtype));
   const RankParts parts(call, call.input_splits, world_size(), 1);
   const Reduction r = reduction_of(call, parts.total());
   const size_t unit = r.wire_bytes();
   const auto num_nodes = static_cast<size_t>(map_.num_nodes()), lanes = static_cast<size_t>(r.lanes);
-  const auto own_lane = static_cast<size_t>(map_.local);
+  const auto node = static_cast<size_t>(map_.node), own_lane = static_cast<size_t>(map_.local);
   const bool in_lane = own_lane < lanes;
   const ReduceOp op = r.op == ReduceOp::kAvg ? ReduceOp::kSum : r.op;
-  size_t most_local = 0;
-  for (const std::vector<int>& ranks : map_.nodes) most_local = std::max(most_local, ranks.size());
-  const size_t most_in_lane = (most_local + lanes - 1) / lanes;
-  // Pieces of a lane start at whole vectors; a single lane's stay without gaps, so that the input needs no packing.
+  const size_t most_in_lane = (most_local_ranks(map_) + lanes - 1) / lanes;
+  // A single lane's pieces stay without gaps, so that the input needs no packing.
   const size_t grain = lanes == 1 ? 1 : std::max<size_t>(1, 16 / unit);
   // A lane's pieces fit what it sends, and those of all lanes what is packed.
   const size_t limit = std::min(scratch_.chunk, NodeScratch::kPacked * scratch_.chunk / lanes) / (num_nodes * unit);
   check_that(limit >= grain + most_in_lane, "a scratch of ", scratch_.bytes(), " bytes is too small for ", num_nodes,
              " nodes");
   const size_t chunk = (limit - grain) / most_in_lane;
+  auto lane_chunk = [&](size_t from, size_t count) { return LaneChunk{map_, parts, lanes, grain, from, count}; };
 
-  // Of the node's ranks in the lane, what lies in a chunk.
-  auto in_node = [&](size_t m, size_t lane, size_t from, size_t count) {
-    size_t total = 0;
-    for (size_t i = lane; i < map_.nodes[m].size(); i += lanes) total += parts.within(map_.nodes[m][i], from, count);
-    return total;
-  };
-  // What each node sends each: the most that any node's ranks get, so all nodes agree on it.
-  auto piece_of = [&](size_t lane, size_t from, size_t count) {
-    size_t largest = 0;
-    for (size_t m = 0; m < num_nodes; ++m) largest = std::max(largest, in_node(m, lane, from, count));
-    return round_up(largest, grain);
-  };
-  // The chunk in the order of lanes, nodes and ranks, of the wire's type. Gaps behind a smaller node's parts travel
-  // too, and are not looked at. Where that is the input's own order, the input itself.
-  auto pack = [&](size_t from, size_t count) {
-    size_t run_from = 0, run_to = 0, run = 0;
-    bool packs = r.plan.wide;
-    auto flush = [&] {
-      const char* source = r.input + run_from * element;
-      char* target = packed() + run_to * unit;
-      if (run == 0) return;
-      if (r.plan.wide) return work_.widen(r.dtype, source, target, run, r.stream);
-      work_.copy(target, source, run * element, r.stream);
-    };
-    size_t at = 0;
-    for (size_t lane = 0; lane < lanes; ++lane) {
-      const size_t piece = piece_of(lane, from, count);
-      for (size_t m = 0; m < num_nodes; ++m, at += piece) {
-        size_t inner = at;
-        for (size_t i = lane; i < map_.nodes[m].size(); i += lanes) {
-          const int of = map_.nodes[m][i];
-          const size_t length = parts.within(of, from, count), begin = parts.begin[of] + from;
-          if (length == 0) continue;
-          if (run != 0 && (run_from + run != begin || run_to + run != inner)) {
-            flush();
-            packs = true;
-            run = 0;
-          }
-          if (run == 0) run_from = begin, run_to = inner;
-          run += length;
-          inner += length;
-        }
+  // In the order of lanes, nodes and ranks, of the wire's type; where that is the input's own order, the input itself.
+  auto pack = [&](const LaneChunk& part) {
+    const LaneChunk::Layout layout = part.layout();
+    if (!r.plan.wide && layout.is_in_order()) return r.input + layout.runs[0].begin * element;
+    for (const LaneChunk::Run& run : layout.runs) {
+      const char* source = r.input + run.begin * element;
+      char* target = packed() + run.packed * unit;
+      if (r.plan.wide) {
+        work_.widen(r.dtype, source, target, run.length, r.stream);
+      } else {
+        work_.copy(target, source, run.length * element, r.stream);
       }
     }
-    // A gap at the end would be read beyond the input.
-    if (!packs && run_to == 0 && run == at) return r.input + run_from * element;
-    flush();
     return static_cast<const char*>(packed());
   };
   auto start = [&](size_t from, size_t count, int slot) {
-    const char* input = pack(from, count);
+    const LaneChunk part = lane_chunk(from, count);
+    const char* input = pack(part);
     size_t splits[kMaxRanks] = {};
-    for (size_t i = 0; i < lanes; ++i) splits[i] = num_nodes * piece_of(i, from, count);
+    for (size_t i = 0; i < lanes; ++i) splits[i] = num_nodes * part.piece(i);
     if (map_.num_local() == 1) {
       work_.copy(send(slot), input, splits[0] * unit, r.stream);
     } else if (lanes == 1) {
@@ -250,30 +193,27 @@ void NodesCommunicator::reduce_scatter(const CollectiveCall& call) {
                     splits[own_lane] / num_nodes * unit, r.wire(), op, 0});
   };
   auto finish = [&](size_t from, size_t count, int slot) {
-    const auto node = static_cast<size_t>(map_.node);
+    const LaneChunk part = lane_chunk(from, count);
     const bool direct = map_.num_local() == r.lanes;  // each rank of this node is its lane's only one here
     char* own_output = r.output + from * element;
-    if (const size_t piece = in_lane ? piece_of(own_lane, from, count) : 0; piece != 0) {
+    if (const size_t piece = in_lane ? part.piece(own_lane) : 0; piece != 0) {
       engine_->wait(slot);
-      const size_t mine = in_node(node, own_lane, from, count);
+      const size_t mine = part.of_node(node, own_lane);
       if (mine != 0) {
         work_.fold(r.dtype, r.plan.wide, r.op, received(slot), piece, map_.num_nodes(), mine, world_size(),
                    direct ? own_output : send(slot), r.stream);
       }
     }
     if (direct) return;
-    size_t bytes[kMaxRanks] = {}, at = 0;
-    for (size_t i = 0; i < lanes; ++i) bytes[i] = in_node(node, i, from, count) * element;
-    for (size_t i = 0; i < own_lane % lanes; ++i) at += bytes[i];
-    for (size_t i = own_lane % lanes; i < own_lane; i += lanes) {
-      at += parts.within(map_.nodes[node][i], from, count) * element;
-    }
+    size_t bytes[kMaxRanks] = {};
+    for (size_t i = 0; i < lanes; ++i) bytes[i] = part.of_node(node, i) * element;
     if (lanes == 1) {
       inside_broadcast(send(slot), gathered(slot), bytes[0], 0, r.stream);
     } else {
       inside_gather(send(slot), gathered(slot), bytes, r.stream);
     }
-    work_.copy(own_output, gathered(slot) + at, parts.within(rank(), from, count) * element, r.stream);
+    work_.copy(own_output, gathered(slot) + part.before(node, own_lane) * element, part.of_rank(rank()) * element,
+               r.stream);
   };
   in_chunks(parts.largest(), chunk, start, finish);
 }
@@ -300,8 +240,7 @@ void NodesCommunicator::all_gather(const CollectiveCall& call) {
   const RankParts parts(call, call.output_splits, world_size(), element);
   const auto* input = static_cast<const char*>(call.input);
   auto* output = static_cast<char*>(call.output);
-  size_t most_local = 0;
-  for (const std::vector<int>& ranks : map_.nodes) most_local = std::max(most_local, ranks.size());
+  const size_t most_local = most_local_ranks(map_);
   const size_t slack = kGrain * static_cast<size_t>(lanes);
   const size_t block = std::min(scratch_.chunk, scratch_.receive / num_nodes);
   check_that(block >= slack + most_local, "a scratch of ", scratch_.bytes(), " bytes is too small for ", num_nodes,
