@@ -1,5 +1,5 @@
 // Figure 14's program: cuSOLVERMp's symmetric eigensolver and its Cholesky factorisation, float64, over NCCL. It knows
-// nothing of llcoll: benchmarks/nccl_front.sh runs it with NCCL alone and with the front.
+// nothing of llcoll: benchmarks/nccl_front.py runs it with NCCL alone and with the front.
 //
 //   cusolver_mp [--routines syevd,potrf] [--sizes 256,512,1024,2048] [--nb 64] [--repeats 5] [--json FILE]
 //   [--unchecked]

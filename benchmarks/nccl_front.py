@@ -29,6 +29,7 @@ import llcoll.nccl
 
 REDUCTIONS = ("all_reduce", "reduce", "reduce_scatter")
 ROOTED = ("reduce", "broadcast")
+SMALL = ("-n", "2", "-w", "1", "-c", "1")  # few repetitions, with checking on
 PARTS = ("calls", "cusolver", "tests", "taken")
 CUSOLVER_ROUNDS = 3
 NUMBER = re.compile(r"\d+(\.\d+)?")
@@ -97,19 +98,18 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
         ):
             if kind == "graph_us" or collective in ("all_reduce", "broadcast"):
                 steps += [Step(collective, side, [program, *timed, *more], kind) for side in SIDES]
-    small = ["-n", "2", "-w", "1", "-c", "1"]
     for collective, program in programs.items():
         roots = ["-r", "-1"] if collective in ROOTED else []
         operators = ["-o", "all"] if collective in REDUCTIONS else []
         for side in SIDES:
             if has_all:
                 command = [program, "-b", "8", "-e", "8M", "-f", "16", "-d", "all", *operators]
-                step = Step(collective, side, [*command, *roots, *small], "check", 90, True)
+                step = Step(collective, side, [*command, *roots, *SMALL], "check", 90, True)
                 steps.append(step)
-            command = [program, "-b", "8", "-e", "4M", "-f", "8", "-d", "float", *roots, *small]
+            command = [program, "-b", "8", "-e", "4M", "-f", "8", "-d", "float", *roots, *SMALL]
             steps.append(Step(f"{collective}, graph", side, [*command, "-G", "2"], "check"))
         if collective == "all_reduce":
-            command = [program, "-b", "8", "-e", "2M", "-f", "4", "-d", "float", "-u", "1", *small]
+            command = [program, "-b", "8", "-e", "2M", "-f", "4", "-d", "float", "-u", "1", *SMALL]
             steps.append(Step(f"{collective}, unaligned", "front", command, "check"))
     program = str(folder / "nccl-tests" / "sendrecv_perf")
     steps.append(Step("sendrecv", "front", [program, "-b", "8", "-e", "1M", "-f", "8"], "check"))
@@ -119,27 +119,14 @@ def test_steps(folder: Path, has_all: bool) -> list[Step]:
 def taken_steps(folder: Path) -> list[Step]:
     """What llcoll has whole: for more ranks on a GPU than NCCL's own kernels run with."""
     steps = []
+    sizes = ["-b", "8", "-e", "128K", "-f", "8"]
     for collective in COLLECTIVES:
         program = str(folder / "nccl-tests" / f"{collective}_perf")
         cases = [("float", "sum")]
         if collective in REDUCTIONS:
             cases += [("bfloat16", "sum"), ("int32", "max"), ("double", "prod")]
         for dtype, operator in cases:
-            command = [
-                program,
-                "-b",
-                "8",
-                "-e",
-                "128K",
-                "-f",
-                "8",
-                "-d",
-                dtype,
-                "-n",
-                "2",
-                "-w",
-                "1",
-            ]
+            command = [program, *sizes, "-d", dtype, *SMALL]
             command += ["-o", operator] if collective in REDUCTIONS else []
             command += ["-r", "-1"] if collective in ROOTED else []
             name = f"{collective}, {dtype} {operator}"

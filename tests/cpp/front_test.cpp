@@ -115,7 +115,7 @@ void run_forwarded(Comm comm, Stream stream) {
   OK(ncclRecv(large.data(), 4, kInt8, 0, comm, stream));
 }
 
-// One rank. In place nothing is to be done, in a group neither; the rest is NCCL's: `moved`, each once.
+// One rank. In place nothing is to be done, in a group neither; the rest is NCCL's, each once.
 void run_alone(Comm comm) {
   std::vector<char> a(64), b(64);
   for (Type type : {kInt8, kFloat64, kFloat8e4m3}) {
